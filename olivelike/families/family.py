@@ -299,6 +299,9 @@ class Family:
     """Whether brackets, `AND` and `BREAK` in prompts mean what they do in A1111; they are text otherwise."""
     even_sigmas: bool = False
     """Whether a flow falls evenly from 1 to one step's share, before it is shifted; otherwise to the last timestep."""
+    aligned_levels: tuple[float, ...] = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
+    """Noise levels of Align Your Steps, falling; those of Stable Diffusion 1.5 serve all that have none of their own:
+    https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html."""
     flow_shift: Callable[[Any, Any, Any], Any] | None = None
     """Array interface, patches of a picture, steps → shift of a flow by these; `None` if its scheduler says it."""
     variant: Callable[[JsonView, JsonView], Mapping[str, Any]] = lambda *_: {}

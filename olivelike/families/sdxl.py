@@ -54,6 +54,7 @@ LATENTS: Final = Latents(
     ),
     tiny=_TINY,
 )
+ALIGNED_LEVELS: Final = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
 
 
 def of_xl(index: JsonView, components: Collection[str]) -> bool:
@@ -109,6 +110,7 @@ FAMILY: Final = Family(
         SECOND_TEXT,
     ),
     latents=LATENTS,
+    aligned_levels=ALIGNED_LEVELS,
     sizes=Sizes(default=1024, unit=32),
     widths=_WIDTHS,
     published=Published(

@@ -16,6 +16,8 @@ TABLE: Final = Path(__file__).parents[1] / "data" / "published" / "schedulers.js
 """Settings that each class fills in and accepts, by release; `tools/make_assets_shelf.py` asks diffusers for them."""
 SIGMAS: Final = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
 """Settings for the spacing of noise levels; at most one is on."""
+TYPE: Final = "schedule_type"
+"""Setting of ours: a schedule type of A1111 that no class of diffusers has a setting for."""
 
 _MODEL_FACTS = frozenset(
     {

@@ -12,10 +12,12 @@ from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_ques
     [
         ("Euler a, Schedule type: Karras", "Euler a Karras", None),
         ("DPM++ 2M, Schedule type: Polyexponential", "DPM++ 2M Exponential", None),
-        ("DPM++ 2M, Schedule type: KL Optimal", "DPM++ 2M", "Schedule type KL Optimal"),
+        ("DPM++ 2M, Schedule type: KL Optimal", "DPM++ 2M KL Optimal", None),
+        ("DPM++ 2M, Schedule type: Golden", "DPM++ 2M", "Schedule type Golden"),
+        ("DPM++ 2S a Karras", "DPM++ 2S a Karras", None),
         ("LCM, Schedule type: Karras", "LCM", "Schedule type Karras"),
-        ("Restart", None, "Sampler Restart"),
-        ("Restart, Schedule type: Karras", None, "Sampler Restart Karras"),
+        ("DPM adaptive", None, "Sampler DPM adaptive"),
+        ("DPM fast, Schedule type: Karras", None, "Sampler DPM fast Karras"),
     ],
 )
 def test_a_sampler_is_taken_as_far_as_it_is_here_and_the_rest_is_told(written, taken, left_out):

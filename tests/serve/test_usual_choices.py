@@ -83,7 +83,7 @@ def test_samplers_and_schedule_types_are_listed_that_the_chosen_model_is_drawn_w
     def native(model=None):
         return [one["name"] for one in json.loads(asyncio.run(schedulers(service, model)).body)]
 
-    noiseless = {"sgm_uniform"}
+    noiseless = {"sgm_uniform", "turbo", "ddim", "kl_optimal", "align_your_steps"}
     assert listed() == [["Euler"], [name for name in SCHEDULE_NAMES if name not in noiseless]]
     euler = ["Euler", "Euler Karras", "Euler Exponential", "Euler Beta", "EulerDiscrete", "EulerDiscreteScheduler"]
     assert native() == euler

@@ -228,7 +228,8 @@ def write_table(
         own = one.chosen.settings
         xp, family, counts = OnnxArrays(inner), choices.family, (inner.here(many), inner.here(skipped))
         shift = shift_by_size(own, inner.here(size), counts[0], family.flow_shift, xp)
-        return _Asked(xp, own, *counts, shift=shift, even=family.even_sigmas, spaced=spaced)
+        even, aligned = family.even_sigmas, family.aligned_levels
+        return _Asked(xp, own, *counts, shift=shift, even=even, aligned=aligned, spaced=spaced)
 
     def write_levels(one: _Formulas) -> Callable[[Writer], Sequence[Number]]:
         def write(inner: Writer) -> Sequence[Number]:

@@ -16,7 +16,7 @@ from olivelike.engine.output.scheduler_model import NAMES_KEY, OWN, config_of_sc
 from olivelike.model.records.output import FileFacts
 from olivelike.runtime.schedulers.class_settings import listed_samplers, scheduler_settings
 from olivelike.runtime.schedulers.schedule import make_schedule, steps_taken
-from olivelike.runtime.schedulers.scheduler_names import PLAIN_SCHEDULES, SamplerEntry
+from olivelike.runtime.schedulers.scheduler_names import UNIFORM, SamplerEntry
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_KIND: Final = "web/2"
@@ -82,4 +82,4 @@ def samplers(config: JsonView, names: Collection[str]) -> Json:
 
 def named(entry: JsonView, schedule: str) -> str:
     """Return the one name of a sampler in a list, with a schedule type of its."""
-    return entry["name"] if schedule == PLAIN_SCHEDULES[0] else f"{entry['name']} {schedule}"
+    return entry["name"] if schedule == UNIFORM else f"{entry['name']} {schedule}"

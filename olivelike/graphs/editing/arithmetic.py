@@ -263,6 +263,7 @@ class OnnxArrays:
     zeros = staticmethod(np.zeros)
     sqrt, exp, log = _unary(np.sqrt, "Sqrt"), _unary(np.exp, "Exp"), _unary(np.log, "Log")
     floor, round = _unary(np.floor, "Floor"), _unary(np.round, "Round")
+    sin, cos = _unary(np.sin, "Sin"), _unary(np.cos, "Cos")
     minimum, maximum = _binary(np.minimum, "Min"), _binary(np.maximum, "Max")
 
     def arange(self, many: Number) -> Number:
@@ -290,6 +291,10 @@ class OnnxArrays:
     def take(self, values: Operand, places: Number) -> Number:
         """Return the values at places."""
         return self.writer.operand(values).at(places)
+
+    def argmin(self, values: Number) -> Number:
+        """Return the place of the least value, of shape (1,)."""
+        return self.writer.op("ArgMin", values, axis=0, keepdims=1).cast(_DOUBLE)
 
     def searchsorted(self, known: np.ndarray[Any, Any], sought: Number, side: str) -> Number:
         """Return how many of the known numbers, which rise, are at most each one that is sought."""

@@ -77,10 +77,10 @@ def begin_batch(
     chosen = scheduler_settings(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
     strength = request.strength if begun or request.init_image is not None else None
     shift = shift_by_size(chosen.settings, folder.patches(request.size), request.steps, folder.family.flow_shift)
-    runs, even = request.hires_steps if begun else 0, folder.family.even_sigmas
     schedule = make_schedule(
-        chosen, request.steps, strength=strength, runs=runs, eta=request.eta, shift=shift, even=even
-    )
+        chosen, request.steps, strength=strength, runs=request.hires_steps if begun else 0, eta=request.eta,
+        shift=shift, even=folder.family.even_sigmas, aligned=folder.family.aligned_levels,
+    )  # fmt: skip
     return BatchState(request, folder, schedule, tuple(seeds), tuple(variations), generators(seeds))
 
 

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SourceError
-from olivelike.model.scheduler_settings import SIGMAS, scheduler_table, taken_over
+from olivelike.model.scheduler_settings import SIGMAS, TYPE, scheduler_table, taken_over
 from olivelike.runtime.schedulers.scheduler_names import (
     BENT_HERE,
     CLASSES,
     EDM,
     FLOW,
+    OF_OURS,
     SchedulerChoice,
     find_for,
     sampler_entries,
@@ -53,7 +54,8 @@ def _defaults() -> Mapping[str, JsonView]:
         for name, own in latest.items()
         if name in CLASSES
     }
-    return {**plain, **{name: latest[name] for name in FLOW}, **_OF_EDM}
+    ours = dict.fromkeys(OF_OURS, plain["KDPM2AncestralDiscreteScheduler"])
+    return {**plain, **{name: latest[name] for name in FLOW}, **_OF_EDM, **ours}
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def scheduler_settings(name: str | None, config: JsonView, *, flow: bool = True)
     own_defaults = {} if class_name == made_for else _defaults().get(made_for or "", {})
     settings = {**defaults, **taken_over(class_name, config, defaults, own_defaults)}
     if choice:
-        bends = SIGMAS if class_name in BENT_HERE else ()
+        bends = {TYPE, "timestep_spacing", *(SIGMAS if class_name in BENT_HERE else ())}
         settings |= {key: value for key, value in choice.options if key in defaults or (key in bends and value)}
     return SchedulerSettings(class_name, _with_formulas(class_name, settings))
 

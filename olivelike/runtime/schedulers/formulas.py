@@ -27,6 +27,7 @@ from olivelike.runtime.schedulers.spacing import (
     following,
     karras,
     level_at,
+    of_type,
     pick,
     spaced,
     timestep_of,
@@ -266,6 +267,9 @@ def _sigmas(asked: Asked) -> tuple[Array, ...]:
 
     They are those of schedulers that take any level.
     """
+    if (kind := of_type(asked)) is not None:
+        times, here = kind
+        return times, here, following(asked, here, 0.0), here[:1]
     xp, own = asked.xp, asked.settings
     times = spaced(asked, rounded=False)
     here = level_at(asked, times)
@@ -358,12 +362,60 @@ _KEPT = "kept"
 def _heun(asked: Asked) -> Columns:
     """Algorithm 1 of https://arxiv.org/abs/2206.00364."""
     times, here, there, first = asked.spacing(_sigmas)
-    half = (there - here) / 2
-    begun = {X: _toward(there / here), _KEPT: {X: 1 + half / here, PICTURE: -half / here}}
-    safe = asked.xp.where(there > 0, there, 1.0)
-    second: dict[str, Sum] = {X: {_KEPT: 1.0, X: half / safe, PICTURE: -half / safe}}
     moments, levels = (times, following(asked, times, 0.0)), (here, there, there)
-    return _two_calls(asked, moments, levels, first, [begun, second], clips=True)
+    return _two_calls(asked, moments, levels, first, _mean_slope(asked, here, there), clips=True)
+
+
+def _mean_slope(asked: Asked, here: Array, there: Array) -> list[Mapping[str, Sum]]:
+    """Return sums of two calls: to the next level by the slope here, and back to go there by the mean of both."""
+    half, safe = (there - here) / 2, asked.xp.where(there > 0, there, 1.0)
+    begun = {X: _toward(there / here), _KEPT: {X: 1 + half / here, PICTURE: -half / here}}
+    return [begun, {X: {_KEPT: 1.0, X: half / safe, PICTURE: -half / safe}}]
+
+
+_AGAIN: Final = (0.1, 2.0)
+"""Levels between which steps of Restart run again, where a schedule has them."""
+_ONCE, _TWICE = 20, 36
+"""Steps from which on they do so once, and twice."""
+
+
+def _restart(asked: Asked) -> Columns:
+    """Heun's steps of https://arxiv.org/abs/2306.14878, as many and where A1111's `restart_sampler` has them.
+
+    From 20 steps on levels are Karras' between the ends of the schedule type. Those near 0.1 are left for 2 again, with
+    fresh noise, 9 steps before; from 36 on twice, with a quarter of the steps each time. A level of 0 is never left.
+    """
+    xp, runs = asked.xp, asked.steps - asked.skipped
+    _, plain, _, first = asked.spacing(_sigmas)
+    begun = pick(asked, plain, xp.minimum(asked.index + asked.skipped, asked.steps - 1))
+    often = xp.where(runs >= _TWICE, 2.0, xp.where(runs >= _ONCE, 1.0, 0.0))
+    part = xp.where(runs >= _TWICE, xp.floor(runs / 4), 9.0)
+    once = runs - often * part
+    share = xp.minimum(asked.index / xp.maximum(once - 1, 1), 1)
+    way = xp.where(runs >= _ONCE, karras(plain[-1:], begun[:1], share), begun)
+    low, high = (xp.argmin((way - level) ** 2) for level in _AGAIN)
+    ends = pick(asked, way, low), pick(asked, way, high)
+
+    def turn(step: Array) -> tuple[Array, Array]:
+        """Say whether a step runs again, and how many of its turn are before it."""
+        more = step - low
+        return (more >= 0) & (more < often * part), more - part * xp.floor(more / part)
+
+    step = xp.maximum(asked.done(), 0)
+    again, place = turn(step)
+    number = step - xp.where(step >= low, often * part, 0.0)
+    here = xp.where(again, karras(*ends, place / part), pick(asked, way, xp.maximum(number, 0)))
+    last = xp.where(number >= once - 1, 0.0, pick(asked, way, xp.maximum(xp.minimum(number + 1, asked.steps - 1), 0)))
+    there = xp.where(again, karras(*ends, (place + 1) / part), last)
+    leaps, place = turn(step + 1)
+    leaps = leaps & (place <= 0)
+    above = following(asked, here, 0.0)
+    up = xp.where(leaps, xp.sqrt(xp.maximum(above * above - there * there, 0)), 0.0)
+    begun_sums, second = _mean_slope(asked, here, there)
+    sums: list[Mapping[str, Sum]] = [begun_sums, {X: {**second[X], NOISE: up}}]
+    times = timestep_of(asked, here), timestep_of(asked, there)
+    draws = _in_turn(asked, 0.0, xp.where(leaps, 1.0, 0.0)) > 0
+    return _two_calls(asked, times, (here, there, there), first, sums, draws=draws)
 
 
 def _middle(asked: Asked, here: Array, there: Array) -> tuple[Array, Array, Array]:
@@ -388,6 +440,19 @@ def _dpm2(asked: Asked, *, ancestral: bool = False) -> Columns:
         {X: {_KEPT: 1.0, X: slope, PICTURE: -slope, NOISE: up}},
     ]
     draws = _in_turn(asked, 0.0, 1.0) > 0 if ancestral else False
+    return _two_calls(asked, (times, time), (here, middle, there), first, sums, draws=draws)
+
+
+def _dpmpp_2s_ancestral(asked: Asked) -> Columns:
+    """k-diffusion's `sample_dpmpp_2s_ancestral`."""
+    times, here, there, first = asked.spacing(_sigmas)
+    down, up = _ancestral(asked.xp, here, there)
+    middle, time, _ = _middle(asked, here, down)
+    sums: list[dict[str, Sum]] = [
+        {X: _toward(middle / here), _KEPT: {X: 1.0}},
+        {X: {**_toward(down / here, _KEPT), NOISE: up}},
+    ]
+    draws = _in_turn(asked, 0.0, 1.0) > 0
     return _two_calls(asked, (times, time), (here, middle, there), first, sums, draws=draws)
 
 
@@ -467,12 +532,15 @@ class _Solver:
 
 def _solver_levels(asked: Asked) -> tuple[Array, ...]:
     """Return timesteps, noise levels, and those that each step leads to, of schedulers of several steps."""
-    xp, own = asked.xp, asked.settings
+    xp, own, lowest = asked.xp, asked.settings, asked.levels[:1]
+    last = {"zero": 0.0, "sigma_min": xp.asarray(lowest)}.get(own.get("final_sigmas_type", ""))
+    if (kind := of_type(asked)) is not None:
+        times, here = kind
+        return times, here, following(asked, here, here[-1:] if last is None else last)
     clipped = own.get("lambda_min_clipped", -math.inf)
     ends = asked.trained - int((-np.log(asked.levels) < clipped).sum())
     times = spaced(asked, more=0 if own.get("timestep_spacing") == "trailing" else 1, ends=ends)
-    here, lowest = level_at(asked, times), asked.levels[:1]
-    last = {"zero": 0.0, "sigma_min": xp.asarray(lowest)}.get(own.get("final_sigmas_type", ""))
+    here = level_at(asked, times)
     if (other := converted(asked, xp.asarray(lowest), xp.asarray(asked.levels[-1:]))) is None:
         return times, here, following(asked, here, xp.asarray(lowest) if last is None else last)
     here, times = other, timestep_of(asked, other)
@@ -776,7 +844,7 @@ def _edm_levels(asked: Asked) -> Array:
     own, xp = asked.settings, asked.xp
     least, most = xp.asarray(own["sigma_min"] * 1.0), xp.asarray(own["sigma_max"] * 1.0)
     if own["sigma_schedule"] == "karras":
-        return karras(asked, least, most, own["rho"])
+        return karras(least, most, asked.ramp(), own["rho"])
     left = (asked.steps - 1 - asked.index) / xp.maximum(asked.steps - 1, 1)
     return xp.exp(xp.log(least) + left * (xp.log(most) - xp.log(least)))
 
@@ -844,6 +912,7 @@ FORMULAS: Final[Mapping[str, Callable[[Asked], Columns]]] = {
     "DDPMParallelScheduler": _ddpm,
     "DDPMScheduler": _ddpm,
     "DEISMultistepScheduler": _deis,
+    "DPM++ 2S a": _dpmpp_2s_ancestral,
     "DPMSolverMultistepScheduler": _dpm_multistep,
     "DPMSolverSDEScheduler": _sde,
     "DPMSolverSinglestepScheduler": _dpm_singlestep,
@@ -858,8 +927,9 @@ FORMULAS: Final[Mapping[str, Callable[[Asked], Columns]]] = {
     "LCMScheduler": _lcm,
     "LMSDiscreteScheduler": _lms,
     "PNDMScheduler": _pndm,
+    "Restart": _restart,
     "SASolverScheduler": _sa,
     "TCDScheduler": _tcd,
     "UniPCMultistepScheduler": _unipc,
 }
-"""Class of diffusers → its formulas; some are the same for two."""
+"""Class of diffusers, or sampler that it has no class for → its formulas; some are the same for two."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.families.family import Family
+from olivelike.model.scheduler_settings import TYPE
 from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, Columns, X
 from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.schedulers.spacing import Asked
@@ -122,6 +124,7 @@ def make_schedule(
     eta: float = 0.0,
     shift: float = 0.0,
     even: bool = False,
+    aligned: tuple[float, ...] = Family.aligned_levels,
 ) -> Schedule:
     """Return the table of a scheduler; the same one again for a while, so that nobody may write into it.
 
@@ -135,11 +138,12 @@ def make_schedule(
         eta: Share of each step's noise that is drawn afresh, where a scheduler has such a share.
         shift: What `shift_by_size` returns.
         even: Whether a flow falls evenly to one step's share.
+        aligned: Noise levels of Align Your Steps for the family.
     """
     _check_steps(chosen, steps)
     skipped = steps - runs if runs else _skipped(chosen, steps, strength)
     try:
-        return _made(chosen.class_name, json.dumps(chosen.settings), steps, skipped, eta, float(shift), even)
+        return _made(chosen.class_name, json.dumps(chosen.settings), steps, skipped, eta, float(shift), even, aligned)
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
         raise SourceError(
             f"scheduler_config.json makes no {chosen.class_name}: {error}; repair the file, or make the folder again"
@@ -154,10 +158,10 @@ def _skipped(chosen: SchedulerSettings, steps: int, strength: float | None) -> i
 
 
 @lru_cache(maxsize=8)
-def _made(class_name: str, settings: str, steps: int, skipped: int, eta: float, shift: float, even: bool) -> Schedule:
+def _made(class_name: str, settings: str, *asked: Any) -> Schedule:
     """Make a table; `settings` are JSON, so that it is kept by values."""
     with np.errstate(all="ignore"):
-        return _table(class_name, Asked(np, json.loads(settings), steps, skipped, eta, shift, even))
+        return _table(class_name, Asked(np, json.loads(settings), *asked))
 
 
 def _table(class_name: str, asked: Asked) -> Schedule:
@@ -202,6 +206,8 @@ def threshold_of(columns: Columns, own: JsonView) -> tuple[float, float] | None:
     return float(own["dynamic_thresholding_ratio"]), float(own["sample_max_value"])
 
 
+_WHOLE_STRIDES: Final = {"Simple": 0, "DDIM": 1}
+"""Schedule types that take each timestep once at most → timesteps that they have no use for."""
 _BY_TIMESTEP: Final = frozenset({"DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler"})
 _RUNGE_KUTTA_STEPS: Final = 4
 
@@ -211,6 +217,8 @@ def steps_taken(chosen: SchedulerSettings) -> tuple[int, int, str]:
     own, least, most, why = chosen.settings, 1, _MOST_STEPS, ""
     if chosen.class_name in _BY_TIMESTEP:
         most, why = own["num_train_timesteps"], ", as many as the network was trained on"
+    if (unused := _WHOLE_STRIDES.get(own.get(TYPE, ""))) is not None:
+        most, why = own["num_train_timesteps"] - unused, f", as many timesteps as {own[TYPE]} can take"
     if "original_inference_steps" in own:
         most, why = own["original_inference_steps"], ", as many as the network was distilled on"
     if own.get("skip_prk_steps") is False:

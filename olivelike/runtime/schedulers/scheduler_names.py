@@ -2,19 +2,21 @@
 
 A1111's names and schedule types are those of its `modules/sd_samplers_kdiffusion.py` and `modules/sd_schedulers.py`;
 what they are in diffusers is the table in its guide "Schedulers"
-(https://huggingface.co/docs/diffusers/api/schedulers/overview). `DPM++ SDE` is the class ported from k-diffusion.
+(https://huggingface.co/docs/diffusers/api/schedulers/overview). `DPM++ SDE` is the class ported from k-diffusion. A
+sampler that diffusers has no class for is its own class here, by its name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.scheduler_settings import SIGMAS
+from olivelike.model.scheduler_settings import SIGMAS, TYPE
 
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -45,8 +47,15 @@ FLOW: Final = frozenset({"FlowMatchEulerDiscreteScheduler"})
 
 _EDM_BY_NAME: Final = "is for networks trained as EDM, such as Playground v2.5, whose own folders name it"
 
-_NOT_IN_DIFFUSERS: Final = ("DPM++ 2S a", "DPM fast", "DPM adaptive", "Restart", "DDIM CFG++")
-"""Samplers of A1111 that diffusers has no class for."""
+_GOES_APART: Final = "goes on with what the negative prompt alone foretells, and guidance makes one sum of both here"
+_OTHER_LOOPS: Final[Mapping[str, tuple[str, str]]] = {
+    "DPM adaptive": ("finds its steps while it draws, and a schedule has them before the first one here", "DPM++ 2S"),
+    "DPM fast": ("is of the DPM solvers that DPM++ has followed", "DPM++ 2S"),
+    "DDIM CFG++": (_GOES_APART, "DDIM"),
+    "Euler CFG++": (_GOES_APART, "Euler"),
+    "Euler a CFG++": (_GOES_APART, "Euler a"),
+}
+"""Samplers of A1111 and its kin that no table of numbers is → why, and the nearest that is one."""
 
 
 def why_not_own(class_name: str) -> str:
@@ -68,6 +77,8 @@ _WITH_SIGMAS = frozenset(
 )  # fmt: skip
 BENT_HERE: Final = frozenset({"EulerAncestralDiscreteScheduler"})
 """Classes that have no settings of `SIGMAS`, and are drawn with other schedule types all the same, asked by name."""
+OF_OURS: Final = frozenset({"DPM++ 2S a", "Restart"})
+"""Samplers that diffusers has no class for."""
 CLASSES = (
     *sorted(_WITH_SIGMAS), "DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler",
     "EulerAncestralDiscreteScheduler", "LCMScheduler", "PNDMScheduler", "TCDScheduler",
@@ -85,11 +96,14 @@ def _multistep(algorithm: str, order: int, solver: str) -> tuple[str, Options]:
     )
 
 
+_SINGLESTEP: Final = (("algorithm_type", "dpmsolver++"), ("solver_order", 2), ("solver_type", "midpoint"))
+
 SAMPLERS: Mapping[str, tuple[str, Options]] = {
     "DPM++ 2M": _multistep("dpmsolver++", 2, "midpoint"),
     "DPM++ SDE": ("DPMSolverSDEScheduler", ()),
     "DPM++ 2M SDE": _multistep("sde-dpmsolver++", 2, "midpoint"),
     "DPM++ 2M SDE Heun": _multistep("sde-dpmsolver++", 2, "heun"),
+    "DPM++ 2S a": ("DPM++ 2S a", ()),
     "DPM++ 3M SDE": _multistep("sde-dpmsolver++", 3, "midpoint"),
     "Euler a": ("EulerAncestralDiscreteScheduler", ()),
     "Euler": ("EulerDiscreteScheduler", ()),
@@ -97,12 +111,18 @@ SAMPLERS: Mapping[str, tuple[str, Options]] = {
     "Heun": ("HeunDiscreteScheduler", ()),
     "DPM2": ("KDPM2DiscreteScheduler", ()),
     "DPM2 a": ("KDPM2AncestralDiscreteScheduler", ()),
+    "Restart": ("Restart", ()),
     "DDIM": ("DDIMScheduler", ()),
     "PLMS": ("PNDMScheduler", (("skip_prk_steps", True),)),
     "UniPC": ("UniPCMultistepScheduler", ()),
     "LCM": ("LCMScheduler", ()),
+    "DEIS": ("DEISMultistepScheduler", ()),
+    "DPM++ 2S": ("DPMSolverSinglestepScheduler", _SINGLESTEP),
+    "SA Solver": ("SASolverScheduler", ()),
+    "DDPM": ("DDPMScheduler", ()),
+    "TCD": ("TCDScheduler", ()),
 }
-"""A1111's name → class, and the settings that tell it from others of the class."""
+"""Name in A1111, Forge or other programs → class, and the settings that tell it from others of the class."""
 
 
 def _sigmas(on: str | None) -> Options:
@@ -114,8 +134,11 @@ SCHEDULES: Mapping[str, Options] = {
     "Exponential": _sigmas("use_exponential_sigmas"),
     "Beta": _sigmas("use_beta_sigmas"),
     "SGM Uniform": (*_sigmas(None), ("timestep_spacing", "trailing")),
+    **{kind: (*_sigmas(None), (TYPE, kind)) for kind in ("Normal", "Simple", "DDIM", "KL Optimal", "Align Your Steps")},
 }
-"""A1111's schedule type → settings; for the classes that have them."""
+"""A1111's schedule type → settings; for the classes that space noise levels."""
+SPACED: Final = _WITH_SIGMAS | BENT_HERE | OF_OURS
+"""Classes that do."""
 
 _ALL_ALONG: Mapping[str, Options] = {
     "DDIMScheduler": (("timestep_spacing", "trailing"),),
@@ -124,23 +147,19 @@ _ALL_ALONG: Mapping[str, Options] = {
 """Classes without other schedule types → settings for `SGM Uniform`: steps from the last timestep on, evenly."""
 
 DEFAULT_SCHEDULES: Mapping[str, str] = {
-    **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
+    **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM++ 2S a", "DPM2", "DPM2 a", "Restart"), "Karras"),
     **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
 }
 """Schedules that A1111, since 1.9, takes for the schedule type `Automatic`; for others the plain one."""
 
-_FURTHER: Final = ("DEIS", "DPMSolverSinglestep", "SASolver", "DDPM", "TCD")
-"""Samplers of diffusers that A1111 has none of; its classes for parallel sampling give what the others do."""
-
-PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
-"""A1111's schedule types that space noise levels as a class of diffusers does by itself."""
-_UNBENT: Final = PLAIN_SCHEDULES[0]
-
-_POLYEXPONENTIAL: Final = "Polyexponential"
-"""A1111's schedule type that is `Exponential` with the exponent that it has there, 1."""
-
-_OTHER_SCHEDULES = ("Align Your Steps", "KL Optimal")
-"""A1111's schedule types that no class of diffusers has."""
+UNIFORM: Final = "Uniform"
+"""The plain schedule type: noise levels as the folder's settings and the class of diffusers space them."""
+_AS_UNIFORM: Final = ("Normal", "Simple", "DDIM")
+"""Schedule types that classes which space no noise levels take for it, as A1111 does."""
+_FLOW_IS: Final = frozenset({(TYPE, "Normal"), (TYPE, "Simple")})
+"""What a flow's own schedule is, to ComfyUI and Forge."""
+_SAME_TYPES: Final = {"Polyexponential": "Exponential", "Turbo": "SGM Uniform", "ddim_uniform": "DDIM"}
+"""Schedule type of A1111, Forge or ComfyUI → the same under its other name; A1111's exponent of the first is 1."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +186,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     found = _known(_plain(asked))
     if found is None:
         if why := _why_not(_plain(asked)):
-            raise UsageError(f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras")
-        for other in _OTHER_SCHEDULES:
-            if _plain(asked).endswith(_plain(other)):
-                raise UsageError(
-                    f"scheduler {asked!r}: diffusers has no schedule {other}; take one of {', '.join(SCHEDULES)}, or "
-                    "Uniform"
-                )
+            raise UsageError(f"scheduler {asked!r} {why}")
         if (part := _wrong_part(name, schedule)) is not None:
             raise UsageError(f"scheduler {asked!r}: {part}")
         near = did_you_mean(asked, _spellings())
@@ -192,27 +205,44 @@ def find_for(name: str, made_for: str | None) -> SchedulerChoice:
     if _plain(name) in {_plain(made_for), _plain(made_for.removesuffix(_SUFFIX))}:
         return SchedulerChoice(made_for)
     choice = find_scheduler(name)
-    if choice.class_name != _EULER or any(value and key not in SIGMAS for key, value in choice.options):
+    bent = [(key, value) for key, value in choice.options if (key, value) not in _FLOW_IS]
+    if choice.class_name != _EULER or any(value and key not in SIGMAS for key, value in bent):
         raise UsageError(
             f"scheduler {name!r} is for networks that predict noise, and this one was trained for flow matching; take "
             "Euler, alone or with Karras, Exponential or Beta"
         )
-    return replace(choice, class_name=made_for)
+    return SchedulerChoice(made_for, tuple(bent))
 
 
 def _known(plain: str) -> SchedulerChoice | None:
-    plain = re.sub(f"{_plain(_POLYEXPONENTIAL)}$", "exponential", plain)
     theirs = _KDIFFUSION.sub(lambda match: _KDIFFUSION_NAMES[match[1]], plain)
     for spelling in (plain, theirs, theirs.removeprefix("k")):
-        if found := _CHOICES.get(spelling) or _CHOICES.get(_PLAIN_TYPE.sub("", spelling)):
+        if found := _CHOICES.get(spelling):
             return found
+        for ending, kind in _TYPES.items():
+            if spelling.endswith(ending) and (alone := _CHOICES.get(spelling.removesuffix(ending))):
+                return _typed(alone, kind)
     return None
+
+
+def _typed(choice: SchedulerChoice, kind: str) -> SchedulerChoice | None:
+    """Return a sampler with a schedule type; `None` if it has none such."""
+    if _is_plain(choice.class_name, kind):
+        return choice
+    more = SCHEDULES[kind] if choice.class_name in SPACED else ()
+    if kind == "SGM Uniform":
+        more = more or _ALL_ALONG.get(choice.class_name, ())
+    return replace(choice, options=tuple({**dict(choice.options), **dict(more)}.items())) if more else None
+
+
+def _is_plain(class_name: str, kind: str) -> bool:
+    return kind == UNIFORM or (kind in _AS_UNIFORM and class_name not in SPACED)
 
 
 def _wrong_part(name: str, schedule: str | None) -> str | None:
     """Return what of a sampler with a schedule type can't be had, where the other one can; `None` if it is neither."""
-    if schedule is not None and _known(_plain(name)) and _plain(schedule) not in map(_plain, SCHEDULES):
-        known = did_you_mean(schedule, [*SCHEDULES, *PLAIN_SCHEDULES], "schedule types")
+    if schedule is not None and _known(_plain(name)) and _plain(schedule) not in _TYPES:
+        known = did_you_mean(schedule, [*SCHEDULES, UNIFORM], "schedule types")
         return f"there is no schedule type {schedule!r}; {known}"
     whole = _plain(name if schedule is None else f"{name} {schedule}")
     for kind in SCHEDULES:
@@ -233,9 +263,8 @@ def written_schedule(sampler: str, schedule: str | None) -> str | None:
     """
     if schedule is None or _plain(schedule) == "automatic":
         return DEFAULT_SCHEDULES.get(sampler)
-    if _plain(schedule) == _plain(_POLYEXPONENTIAL):
-        return "Exponential"
-    return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
+    kind, choice = _TYPES.get(_plain(schedule), schedule), _known(_plain(sampler))
+    return None if _is_plain(choice.class_name if choice else "", kind) else kind
 
 
 def sampler_alone(name: str) -> tuple[str | None, str]:
@@ -257,8 +286,10 @@ def with_schedule(name: str, schedule: str) -> str:
 
 
 def scheduler_names(made_for: str | None = None) -> tuple[str, ...]:
-    """Return every name that `find_for` takes with a folder's own class, A1111's first."""
-    return tuple(name for name in _spellings() if draws_for(name, made_for))
+    """Return the names that `find_for` takes with a folder's own class, A1111's first; for a flow, each thing once."""
+    known = _spellings().items()
+    others = {name for name, choice in known if made_for in FLOW and not _FLOW_IS.isdisjoint(choice.options)}
+    return tuple(name for name, _ in known if name not in others and draws_for(name, made_for))
 
 
 def draws_for(name: str, made_for: str | None) -> bool:
@@ -285,18 +316,17 @@ class SamplerEntry:
 
 def sampler_entries(made_for: str | None = None) -> tuple[SamplerEntry, ...]:
     """Return the samplers that draw, A1111's first; `made_for` is the class that a folder comes with."""
-    return tuple(filter(None, (_entry(name, made_for) for name in (*SAMPLERS, *_FURTHER))))
+    drawn = frozenset(scheduler_names(made_for))
+    return tuple(_entry(name, made_for, drawn) for name in SAMPLERS if name in drawn)
 
 
-def _entry(name: str, made_for: str | None) -> SamplerEntry | None:
-    if not draws_for(name, made_for):
-        return None
-    kinds = tuple(kind for kind in SCHEDULES if draws_for(f"{name} {kind}", made_for))
+def _entry(name: str, made_for: str | None, drawn: Collection[str]) -> SamplerEntry:
+    kinds = tuple(kind for kind in SCHEDULES if f"{name} {kind}" in drawn)
     same = find_scheduler(name)
     aliases = tuple(one for one, choice in _spellings().items() if choice == same and one != name)
     if made_for in FLOW and made_for is not None:
-        return SamplerEntry(name, (_UNBENT, *kinds), _UNBENT, (*aliases, made_for, made_for.removesuffix(_SUFFIX)))
-    return SamplerEntry(name, (_UNBENT, *kinds), DEFAULT_SCHEDULES.get(name, _UNBENT), aliases)
+        return SamplerEntry(name, (UNIFORM, *kinds), UNIFORM, (*aliases, made_for, made_for.removesuffix(_SUFFIX)))
+    return SamplerEntry(name, (UNIFORM, *kinds), DEFAULT_SCHEDULES.get(name, UNIFORM), aliases)
 
 
 def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, str | None]:
@@ -311,7 +341,9 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
         if cls == class_name and all(settings.get(key) == value for key, value in options)
     ]
     sampler = names[0] if names else class_name.removesuffix(_SUFFIX)
-    if class_name in _WITH_SIGMAS | BENT_HERE:
+    if kind := settings.get(TYPE):
+        return sampler, str(kind)
+    if class_name in SPACED:
         for schedule, options in SCHEDULES.items():
             if all(bool(settings.get(k)) == v if k in SIGMAS else settings.get(k) == v for k, v in options):
                 return sampler, schedule
@@ -319,28 +351,26 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
     return sampler, "SGM Uniform" if all_along and all(settings.get(k) == v for k, v in all_along) else None
 
 
-def _spellings() -> dict[str, SchedulerChoice]:
+@cache
+def _spellings() -> Mapping[str, SchedulerChoice]:
     """Every name, as people write it."""
     found: dict[str, SchedulerChoice] = {}
     for sampler, (class_name, options) in SAMPLERS.items():
-        if class_name not in _WITH_SIGMAS | BENT_HERE:
-            found[sampler] = SchedulerChoice(class_name, options)
-            if class_name in _ALL_ALONG:
-                found[f"{sampler} SGM Uniform"] = SchedulerChoice(class_name, options + _ALL_ALONG[class_name])
-            continue
-        found[sampler] = SchedulerChoice(class_name, options + (() if class_name in BENT_HERE else _sigmas(None)))
-        for schedule, more in SCHEDULES.items():
-            found[f"{sampler} {schedule}"] = SchedulerChoice(class_name, options + more)
+        plain = _sigmas(None) if class_name in SPACED - BENT_HERE else ()
+        found[sampler] = SchedulerChoice(class_name, options + plain)
+        typed = {kind: None if _is_plain(class_name, kind) else _typed(found[sampler], kind) for kind in SCHEDULES}
+        found |= {f"{sampler} {kind}": choice for kind, choice in typed.items() if choice}
+    known = {_plain(one) for one in found}
     for class_name in CLASSES:
-        found.setdefault(class_name.removesuffix(_SUFFIX), SchedulerChoice(class_name, ()))
-        found[class_name] = SchedulerChoice(class_name, ())
-    found["DEIS"] = found["DEISMultistep"]
+        for name in (class_name.removesuffix(_SUFFIX), class_name):
+            if _plain(name) not in known:
+                found[name] = SchedulerChoice(class_name, ())
     return found
 
 
 def _why_not(plain: str) -> str | None:
     by_start = [why for start, why in _REFUSED.items() if plain.startswith(start)]
-    by_part = [why for part, why in _KINDS.items() if part.casefold() in plain]
+    by_part = [f"{why}; {_ANOTHER}" for part, why in _KINDS.items() if part.casefold() in plain]
     return next(iter(by_start + by_part), None)
 
 
@@ -348,13 +378,18 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold().replace("dpmpp", "dpm++")
 
 
-_PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
-_KDIFFUSION_NAMES = {"eulerancestral": "eulera", "dpm2ancestral": "dpm2a"}
-_KDIFFUSION = re.compile(f"^k?({'|'.join(_KDIFFUSION_NAMES)})")
+_KDIFFUSION_NAMES = {"eulerancestral": "eulera", "dpm2ancestral": "dpm2a", "dpm++2sancestral": "dpm++2sa"}
+_KDIFFUSION = re.compile(f"^k?({'|'.join(map(re.escape, _KDIFFUSION_NAMES))})")
 """Names of k-diffusion's functions, as ComfyUI and what is built on it have them, that are not A1111's run together."""
 _CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}
+_TYPES = {
+    _plain(kind): _SAME_TYPES.get(kind, kind)
+    for kind in sorted((*SCHEDULES, UNIFORM, *_SAME_TYPES), key=len, reverse=True)
+}
+"""Schedule types by endings of names, the longest first."""
+_ANOTHER: Final = "take another one, such as Euler a or DPM++ 2M Karras"
 _REFUSED = {
-    **dict.fromkeys(map(_plain, ("EDMEuler", "EDMDPMSolver")), _EDM_BY_NAME),
-    **dict.fromkeys(map(_plain, _NOT_IN_DIFFUSERS), "is a sampler that diffusers has no class for"),
+    **dict.fromkeys(map(_plain, ("EDMEuler", "EDMDPMSolver")), f"{_EDM_BY_NAME}; {_ANOTHER}"),
+    **{_plain(name): f"{why}; the nearest is {nearest}" for name, (why, nearest) in _OTHER_LOOPS.items()},
 }
 """Beginnings of names that people ask for, and why they can't be had."""

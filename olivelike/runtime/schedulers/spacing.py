@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from olivelike.families.family import Family
+from olivelike.model.scheduler_settings import TYPE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Config
@@ -45,6 +48,8 @@ class Asked:
     """Shift of a flow, where it depends on the picture's size."""
     even: bool = False
     """Whether a flow falls evenly to one step's share, and not to the last timestep."""
+    aligned: Sequence[float] = Family.aligned_levels
+    """Noise levels of Align Your Steps for the family, falling."""
 
     @property
     def trained(self) -> int:
@@ -136,9 +141,13 @@ def at(asked: Asked, table: Array, timesteps: Array) -> Array:
 
 def level_at(asked: Asked, timesteps: Array) -> Array:
     """Return noise levels, on the line between those of whole timesteps."""
-    low = asked.xp.floor(timesteps)
-    below, above = at(asked, asked.levels, low), at(asked, asked.levels, low + 1)
-    return below + (timesteps - low) * (above - below)
+    return _on_line(asked, asked.levels, timesteps)
+
+
+def _on_line(asked: Asked, table: Array, places: Array) -> Array:
+    low = asked.xp.floor(places)
+    below, above = at(asked, table, low), at(asked, table, low + 1)
+    return below + (places - low) * (above - below)
 
 
 def timestep_of(asked: Asked, levels: Array) -> Array:
@@ -154,13 +163,68 @@ def timestep_of(asked: Asked, levels: Array) -> Array:
     return (1 - share) * low + share * (low + 1)
 
 
+def _normal(asked: Asked) -> tuple[Array, Array]:
+    """Space timesteps evenly from the last to the first, with levels on the line between logarithms."""
+    times = (asked.trained - 1) * (1 - asked.ramp())
+    return times, asked.xp.exp(_on_line(asked, np.log(asked.levels), times))
+
+
+def _simple(asked: Asked) -> tuple[Array, Array]:
+    """Take every so many of the timesteps, from the last on."""
+    times = asked.trained - 1 - asked.xp.floor(asked.index * (asked.trained / asked.steps))
+    return times, at(asked, asked.levels, times)
+
+
+def _ddim(asked: Asked) -> tuple[Array, Array]:
+    """Take timesteps a whole stride apart, from the second one on; the largest that the stride reaches is left out."""
+    times = 1 + (asked.steps - 1 - asked.index) * (asked.trained // asked.steps)
+    return times, at(asked, asked.levels, times)
+
+
+def _kl_optimal(asked: Asked) -> tuple[Array, Array]:
+    """Space arctangents of levels evenly: theorem 3.1 of https://arxiv.org/abs/2404.14507."""
+    xp = asked.xp
+    largest, least = (float(np.arctan(asked.levels[end])) for end in (-1, 0))
+    angle = largest + asked.ramp() * (least - largest)
+    level = xp.sin(angle) / xp.cos(angle)
+    return timestep_of(asked, level), level
+
+
+def _align_your_steps(asked: Asked) -> tuple[Array, Array]:
+    """Take the family's levels, or as many on the lines between their logarithms."""
+    known = np.log(np.asarray(asked.aligned, np.float64))
+    level = asked.xp.exp(_on_line(asked, known, asked.ramp() * (len(known) - 1)))
+    return timestep_of(asked, level), level
+
+
+TYPES: Final[Mapping[str, Callable[[Asked], tuple[Array, Array]]]] = {
+    "Normal": _normal,
+    "Simple": _simple,
+    "DDIM": _ddim,
+    "KL Optimal": _kl_optimal,
+    "Align Your Steps": _align_your_steps,
+}
+"""Schedule type of A1111's `modules/sd_schedulers.py` → timesteps and noise levels, of which the last leads to none.
+
+Align Your Steps ends as there: https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html and diffusers have
+no noise in place of the last level. KL Optimal is ComfyUI's, whose levels are as many as steps; A1111 has one more, and
+leaves it in the picture.
+"""
+
+
+def of_type(asked: Asked) -> tuple[Array, Array] | None:
+    """Return timesteps and noise levels of the schedule type, if it is one of `TYPES`."""
+    kind = asked.settings.get(TYPE)
+    return None if kind is None else TYPES[kind](asked)
+
+
 def converted(asked: Asked, least: Any, largest: Any) -> Array | None:
     """Return noise levels of the Karras, exponential or Beta schedule between two; `None` where it is none of these."""
     xp, own = asked.xp, asked.settings
     least = least if own.get("sigma_min") is None else xp.asarray(own["sigma_min"] * 1.0)
     largest = largest if own.get("sigma_max") is None else xp.asarray(own["sigma_max"] * 1.0)
     if asked.on("use_karras_sigmas"):
-        return karras(asked, least, largest, _RHO)
+        return karras(least, largest, asked.ramp())
     if asked.on("use_exponential_sigmas") or asked.on("use_lu_lambdas"):
         return xp.exp(xp.log(largest) + asked.ramp() * (xp.log(least) - xp.log(largest)))
     if asked.on("use_beta_sigmas"):
@@ -168,10 +232,13 @@ def converted(asked: Asked, least: Any, largest: Any) -> Array | None:
     return None
 
 
-def karras(asked: Asked, least: Any, largest: Any, rho: float) -> Array:
-    """Return noise levels evenly spaced under a root: formula 5 of https://arxiv.org/abs/2206.00364."""
+def karras(least: Any, largest: Any, share: Array, rho: float = _RHO) -> Array:
+    """Return noise levels evenly spaced under a root: formula 5 of https://arxiv.org/abs/2206.00364.
+
+    `share` says how far each is on the way from the largest to the least.
+    """
     low, high = least ** (1 / rho), largest ** (1 / rho)
-    return (high + asked.ramp() * (low - high)) ** rho
+    return (high + share * (low - high)) ** rho
 
 
 def beta_quantile(xp: Any, shares: Array) -> Array:

@@ -14,6 +14,7 @@ SAMPLER_ALIASES: Final = {
     "DPM++ SDE": ["k_dpmpp_sde"],
     "DPM++ 2M SDE": ["k_dpmpp_2m_sde"],
     "DPM++ 2M SDE Heun": ["k_dpmpp_2m_sde_heun"],
+    "DPM++ 2S a": ["k_dpmpp_2s_a"],
     "DPM++ 3M SDE": ["k_dpmpp_3m_sde"],
     "Euler a": ["k_euler_a", "k_euler_ancestral"],
     "Euler": ["k_euler"],
@@ -21,12 +22,18 @@ SAMPLER_ALIASES: Final = {
     "Heun": ["k_heun"],
     "DPM2": ["k_dpm_2"],
     "DPM2 a": ["k_dpm_2_a"],
+    "Restart": ["restart"],
     "DDIM": ["ddim"],
     "PLMS": ["plms"],
     "UniPC": ["unipc"],
     "LCM": ["k_lcm"],
+    "DEIS": ["deis"],
+    "DPM++ 2S": ["dpmpp_2s"],
+    "SA Solver": ["sa_solver"],
+    "DDPM": ["ddpm"],
+    "TCD": ["tcd"],
 }
-"""A1111's further names of its samplers."""
+"""Further names of samplers, A1111's where it has them."""
 _SCHEDULES: Final = (
     "Automatic",
     "Uniform",
@@ -35,12 +42,16 @@ _SCHEDULES: Final = (
     "SGM Uniform",
     "Simple",
     "Normal",
+    "DDIM",
     "Beta",
+    "KL Optimal",
+    "Align Your Steps",
     "Polyexponential",
+    "Turbo",
 )
 SCHEDULE_NAMES: Final = {label.lower().replace(" ", "_"): label for label in _SCHEDULES}
 """Schedule types by the names that programs send; people read the labels."""
-_ANCESTRAL: Final = ("EulerAncestralDiscreteScheduler", "KDPM2AncestralDiscreteScheduler")
+_ANCESTRAL: Final = ("EulerAncestralDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "DPM++ 2S a")
 
 
 def scheduler_of(sampler: str | None, schedule: str | None, prefix: str = "") -> str | None:

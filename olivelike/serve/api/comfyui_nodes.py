@@ -25,10 +25,11 @@ SAMPLER_NAMES: Final = {
     "euler": "Euler", "euler_ancestral": "Euler a", "heun": "Heun", "dpm_2": "DPM2", "dpm_2_ancestral": "DPM2 a",
     "lms": "LMS", "dpmpp_sde": "DPM++ SDE", "dpmpp_sde_gpu": "DPM++ SDE", "dpmpp_2m": "DPM++ 2M",
     "dpmpp_2m_sde": "DPM++ 2M SDE", "dpmpp_2m_sde_gpu": "DPM++ 2M SDE", "dpmpp_2m_sde_heun": "DPM++ 2M SDE Heun",
-    "dpmpp_3m_sde": "DPM++ 3M SDE", "dpmpp_3m_sde_gpu": "DPM++ 3M SDE", "ddim": "DDIM", "uni_pc": "UniPC", "lcm": "LCM",
+    "dpmpp_3m_sde": "DPM++ 3M SDE", "dpmpp_3m_sde_gpu": "DPM++ 3M SDE", "dpmpp_2s_ancestral": "DPM++ 2S a",
+    "ddim": "DDIM", "uni_pc": "UniPC", "lcm": "LCM", "deis": "DEIS", "ddpm": "DDPM",
 }  # fmt: skip
 """A1111's names of ComfyUI's samplers."""
-SCHEDULER_NAMES: Final = {**{name: name for name in SCHEDULE_NAMES if name != "automatic"}, "ddim_uniform": "uniform"}
+SCHEDULER_NAMES: Final = {**{name: name for name in SCHEDULE_NAMES if name != "automatic"}, "ddim_uniform": "ddim"}
 """A1111's names of ComfyUI's schedulers."""
 
 
