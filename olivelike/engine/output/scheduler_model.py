@@ -121,27 +121,28 @@ class GraphTable:
 
 
 class _Recorded(dict[str, Any]):
-    """Settings that remember what was read of them."""
+    """Settings that remember what they were asked, and what they answered."""
 
     def __init__(self, settings: JsonView) -> None:
         super().__init__(settings)
-        self._read: set[str] = set()
+        self._answers: dict[tuple[str, str], Any] = {}
+
+    def _told(self, question: str, key: object, answer: Any) -> Any:
+        self._answers[question, str(key)] = answer
+        return answer
 
     def __getitem__(self, key: str) -> Any:
-        self._read.add(key)
-        return super().__getitem__(key)
+        return self._told("value", key, super().__getitem__(key))
 
     def __contains__(self, key: object) -> bool:
-        self._read.add(str(key))
-        return super().__contains__(key)
+        return bool(self._told("there", key, super().__contains__(key)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        self._read.add(key)
-        return super().get(key, default)
+        return self._told("value", key, super().get(key, default))
 
     def known(self) -> str:
-        """Return all that was read, and its values."""
-        return json.dumps([(key, dict.get(self, key, "absent")) for key in sorted(self._read)])
+        """Return all questions, and the answers."""
+        return json.dumps(sorted((*question, answer) for question, answer in self._answers.items()), default=str)
 
 
 @dataclass(frozen=True)

@@ -360,11 +360,10 @@ def _spellings() -> Mapping[str, SchedulerChoice]:
         found[sampler] = SchedulerChoice(class_name, options + plain)
         typed = {kind: None if _is_plain(class_name, kind) else _typed(found[sampler], kind) for kind in SCHEDULES}
         found |= {f"{sampler} {kind}": choice for kind, choice in typed.items() if choice}
-    known = {_plain(one) for one in found}
+    known = {_plain(name): choice for name, choice in found.items()}
     for class_name in CLASSES:
         for name in (class_name.removesuffix(_SUFFIX), class_name):
-            if _plain(name) not in known:
-                found[name] = SchedulerChoice(class_name, ())
+            found.setdefault(name, known.get(_plain(name), SchedulerChoice(class_name, ())))
     return found
 
 

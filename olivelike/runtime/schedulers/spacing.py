@@ -89,7 +89,7 @@ class Asked:
 
     def on(self, name: str) -> bool:
         """Say whether a switch is on."""
-        return bool(self.settings.get(name))
+        return bool(self.settings.get(name, False))
 
     def ramp(self) -> Array:
         """Return numbers from 0 to 1, one for each step."""
@@ -294,7 +294,7 @@ def alphas_of(config: Config) -> Floats:
     `TypeError` if the config leads to none.
     """
     betas = _betas(config)
-    return _products(_without_signal_at_the_end(betas) if config.get("rescale_betas_zero_snr") else betas)
+    return _products(_without_signal_at_the_end(betas) if config.get("rescale_betas_zero_snr", False) else betas)
 
 
 def _products(betas: Floats) -> Floats:
