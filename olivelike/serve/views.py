@@ -67,6 +67,19 @@ class PictureView(_View):
     """A1111's text."""
 
 
+class DeletedView(_View):
+    """What became of pictures that were to be deleted: the id of each is in one of these."""
+
+    deleted: tuple[str, ...]
+    missing: tuple[str, ...]
+    not_yours: tuple[str, ...]
+    """Another key's, or of nobody who is known here."""
+    failed: tuple[str, ...]
+    """Whose file the operating system does not delete."""
+    why: str | None
+    """A sentence on those that are there still, if any are."""
+
+
 class ErrorView(_View):
     """Why something failed."""
 

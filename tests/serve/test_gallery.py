@@ -81,20 +81,20 @@ def test_a_picture_that_the_disk_has_no_room_for_is_written_down_once_it_has(gal
 def test_favourites_are_those_of_the_file_when_the_gallery_is_opened(tmp_path):
     with closing(Gallery(tmp_path / "gallery")) as gallery:
         liked, other = draw(gallery, 1), draw(gallery, 2)
-        gallery.mark_favourite(liked, liked=True)
+        gallery.mark_favourites([liked], liked=True)
     for index in (gallery.folder / ".index").glob("pictures.sqlite*"):
         index.unlink()
     file = gallery.folder / "favourites.txt"
     file.write_bytes(file.read_bytes() + b"../../etc/passwd\n\xff\0\n2026-11-22/none.png\n")
     with closing(Gallery(tmp_path / "gallery")) as again:
         assert again.favourites([liked, other]) == {liked.id}
-        again.mark_favourite(other, liked=True)
+        again.mark_favourites([other], liked=True)
     assert file.read_text().splitlines() == [liked.path, other.path]
 
 
 def test_favourites_that_can_not_be_read_are_not_lost(tmp_path, monkeypatch):
     with closing(Gallery(tmp_path)) as gallery:
-        gallery.mark_favourite(draw(gallery, 1), liked=True)
+        gallery.mark_favourites([draw(gallery, 1)], liked=True)
     with monkeypatch.context() as patched:
         patched.setattr(module, "_MOST_FAVOURITES", 5)
         with pytest.raises(StoreError, match=r"favourites\.txt: can't be read"):

@@ -113,6 +113,10 @@ def test_a_key_deletes_its_own_pictures_and_no_others(keyed, monkeypatch):
     first, second = drawn(), drawn()
     refused = deleted(first, "bert")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_yours")
+    many, ids = first.replace(name := first[-20:], "delete"), {"ids": [name]}
+    told = httpx.post(many, json=ids, headers={"Authorization": f"Bearer {KEYS['bert']}"}).json()
+    assert (told["deleted"], told["not_yours"]) == ([], [name])
+    assert told["why"].startswith("1 of these pictures are another key's")
     assert deleted(first, "anna").status_code == 204
     assert deleted(first, "bert").status_code == 404
     layer = keyed.app.middleware_stack

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import shutil
 import zipfile
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 from PIL import Image
@@ -160,6 +161,52 @@ def test_a_deleted_picture_is_gone(server, client):
     for path in (f"/api/pictures/{picture['id']}", picture["url"], picture["thumb"]):
         assert client.get(path).status_code == 404
     assert client.delete(f"/api/pictures/{picture['id']}").status_code == 404
+
+
+def test_many_pictures_are_marked_and_deleted_by_one_request_each(server, client, monkeypatch):
+    first, second, stuck = (one["id"] for one in server.draw(prompt="a herd", num_images=3)["pictures"])
+    ids = [second, "0" * 20, first, first]
+    assert client.post("/api/pictures/favourite", json={"ids": ids}).json() == {"marked": [second, first]}
+    assert found(client, "herd favourite:yes") == [second, first]
+    assert client.post("/api/pictures/favourite", json={"ids": [first], "liked": False}).json() == {"marked": [first]}
+    assert found(client, "herd favourite:yes") == [second]
+    unlink = Path.unlink
+
+    def refused(path, **options):
+        if path == server.service.gallery.path(server.service.gallery.find(stuck)):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refused)
+        told = client.post("/api/pictures/delete", json={"ids": [*ids, stuck]}).json()
+    assert told == {
+        "deleted": [second, first], "missing": ["0" * 20], "not_yours": [], "failed": [stuck],
+        "why": "1 could not be deleted: Permission denied",
+    }  # fmt: skip
+    assert found(client, "herd") == [stuck]
+    assert (server.service.gallery.folder / "favourites.txt").read_text() == ""
+    for wrong in ({"ids": []}, {"ids": ["../x"]}, {"ids": ["0" * 20] * 501}, {"ids": [stuck], "all": True}):
+        assert client.post("/api/pictures/delete", json=wrong).status_code == 422
+
+
+def test_pictures_that_come_and_go_while_the_server_runs_are_found_by_a_refresh(server, client):
+    gallery = server.service.gallery
+    one, other = (gallery.find(one["id"]) for one in server.draw(prompt="a migrant", num_images=2)["pictures"])
+    assert client.post("/api/pictures/refresh").json() == {"added": 0, "removed": 0}
+    day = gallery.folder / "2001-02-03"
+    day.mkdir()
+    for name in ("00001-7.png", "00002-8.png", "notes.txt", "00003-9.png"):
+        (day / name).write_bytes(gallery.path(one).read_bytes() if name[4] != "3" else b"damaged")
+    half = gallery.path(one).with_name(".half.tmp")
+    half.touch()
+    gallery.path(other).unlink()
+    assert client.post("/api/pictures/refresh").json() == {"added": 2, "removed": 1}
+    half.unlink()  # Somebody may be about to write it.
+    came = client.get("/api/pictures", params={"search": "migrant date:2001-02-03"}).json()["pictures"]
+    assert [one["file"] for one in came] == ["2001-02-03/00002-8.png", "2001-02-03/00001-7.png"]
+    assert found(client, "migrant") == [*(one["id"] for one in came), one.id]
+    assert client.post("/api/pictures/refresh").json() == {"added": 0, "removed": 0}
 
 
 def test_a_link_in_the_place_of_a_picture_is_not_followed(server, client, tmp_path):

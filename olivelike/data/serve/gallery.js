@@ -37,8 +37,9 @@ function among({ id }) {
   return pictures;
 }
 
-function dayOf(picture) {
-  const day = new Date(picture.created);
+/** The day of its folder, as the filter has it: a file that was copied there is as old as its copy. */
+function dayOf({ file }) {
+  const day = new Date(`${file.slice(0, 10)}T00:00`);
   const today = new Date();
   const ago = Math.round((new Date(today.toDateString()) - new Date(day.toDateString())) / 86_400_000);
   if (ago === 0) return t`Today`;

@@ -6,11 +6,13 @@ import { t } from "./language.js";
 import { confirmed, notice, problem, shownAt } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
-/** Pictures of a sheet. */
+/** Pictures of a sheet, and of a request. */
 const MOST = 500;
 
 const chosen = new Map();
 let last = null;
+/** How far the chosen pictures are done with, while they are. */
+let progress = "";
 let removed = () => {};
 let listed = () => [];
 let wanted = () => ({});
@@ -28,9 +30,9 @@ export function markTile(item, id) {
 
 function tell() {
   const count = chosen.size;
-  $("selected-count").textContent = count === 1 ? t`1 picture chosen` : t`${count} pictures chosen`;
+  $("selected-count").textContent = progress || (count === 1 ? t`1 picture chosen` : t`${count} pictures chosen`);
   const lacking = { one: !count, two: count !== 2, few: !count || count > MOST };
-  for (const button of $("selection").querySelectorAll("[data-needs]")) button.disabled = lacking[button.dataset.needs];
+  for (const button of $("selection").querySelectorAll("[data-needs]")) button.disabled = progress || lacking[button.dataset.needs];
 }
 
 function show() {
@@ -99,19 +101,21 @@ async function saveZip() {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-/** Do something for each picture, a few at a time. */
-async function forEach(work) {
-  const waiting = [...chosen.values()];
-  const worker = async () => {
-    for (let one = waiting.shift(); one; one = waiting.shift()) await work(one);
-  };
+/** Do something with the ids of all chosen pictures, as many at a time as a request names. */
+async function inParts(work) {
+  const all = [...chosen.keys()];
   try {
-    await Promise.all([worker(), worker(), worker()]);
     problem($("gallery-problem"), "");
+    for (let done = 0; done < all.length; done += MOST) {
+      progress = t`${done} of ${all.length}`;
+      tell();
+      await work(all.slice(done, done + MOST));
+    }
   } catch (error) {
-    waiting.length = 0;
     problem($("gallery-problem"), error);
   }
+  progress = "";
+  tell();
 }
 
 /** Delete a picture for good, and tell of it; one that is gone already is, too. */
@@ -129,18 +133,13 @@ async function removeAll() {
   const liked = [...chosen.values()].filter((one) => one.favourite).length;
   const also = !liked ? "" : liked === 1 ? ` ${t`1 of them is a favourite.`}` : ` ${t`${liked} of them are favourites.`}`;
   if (!(await confirmed(words + (chosen.size > 1 ? also : ""), t`Delete`))) return;
-  let refused = null;
   let gone = 0;
-  await forEach(async (picture) => {
-    try {
-      await erase(picture);
-      gone += 1;
-    } catch (error) {
-      if (error.status !== 403) throw error;
-      refused = error;
-    }
+  await inParts(async (ids) => {
+    const told = await ask("/api/pictures/delete", { method: "POST", json: { ids } });
+    for (const id of [...told.deleted, ...told.missing]) removed({ id });
+    gone += told.deleted.length;
+    if (told.why) problem($("gallery-problem"), { message: told.why, status: 403 });
   });
-  if (refused) problem($("gallery-problem"), refused);
   notice(gone === 1 ? t`Picture deleted.` : t`${gone} pictures deleted.`);
 }
 
@@ -148,14 +147,20 @@ async function removeAll() {
 export async function like(picture, liked) {
   await ask(`${path("pictures", picture.id)}/favourite`, { method: liked ? "PUT" : "DELETE" });
   picture.favourite = liked;
-  const shown = listed().find(({ id }) => id === picture.id);
-  if (shown) shown.favourite = liked;
-  tile(picture.id)?.classList.toggle("liked", liked);
+  mark(picture.id, liked);
+}
+
+function mark(id, liked) {
+  for (const one of [chosen.get(id), listed().find((shown) => shown.id === id)]) if (one) one.favourite = liked;
+  tile(id)?.classList.toggle("liked", liked);
 }
 
 async function likeAll() {
   const liked = [...chosen.values()].some((one) => !one.favourite);
-  await forEach((picture) => like(picture, liked));
+  await inParts(async (ids) => {
+    const { marked } = await ask("/api/pictures/favourite", { method: "POST", json: { ids, liked } });
+    for (const id of marked) mark(id, liked);
+  });
 }
 
 /** `pictures()` returns those of the gallery in order, `asked()` what they are searched by; `onRemoved(picture)` hears of each that was deleted. */

@@ -26,7 +26,11 @@ from olivelike.serve.service import Service
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
-Ids = Annotated[str, Query(pattern=r"^[0-9a-f]{20}(,[0-9a-f]{20}){0,499}$")]
+_ID: Final = "[0-9a-f]{20}"
+_MOST: Final = 500
+"""Pictures of a request."""
+PictureId = Annotated[str, Field(pattern=f"^{_ID}$")]
+Ids = Annotated[str, Query(pattern=f"^{_ID}(,{_ID}){{0,{_MOST - 1}}}$")]
 """Ids of pictures, with commas."""
 _FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """An id is that of the content."""
@@ -85,6 +89,38 @@ async def sheet(service: TheService, ids: Ids) -> Response:
     """Return chosen pictures on one sheet."""
     named = {"Content-Disposition": 'attachment; filename="sheet.png"'}
     return Response(await service.library.sheet(ids.split(",")), media_type="image/png", headers=named)
+
+
+class Chosen(BaseModel):
+    """Several pictures."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: Annotated[tuple[PictureId, ...], FailFast(), Field(min_length=1, max_length=_MOST)]
+
+
+class Liked(Chosen):
+    """Several pictures that are to be favourites, or none."""
+
+    liked: bool = True
+
+
+@router.post("/api/pictures/delete")
+async def delete_all(chosen: Chosen, request: Request, service: TheService) -> Response:
+    """Delete pictures, as one is; the answer says of each whether it is deleted, and why not."""
+    return answer(await service.library.delete_all(chosen.ids, visitor_of(request).may_delete))
+
+
+@router.post("/api/pictures/favourite")
+async def like_all(chosen: Liked, service: TheService) -> Response:
+    """Make pictures favourites, or none; the answer has those that are there."""
+    return JSONResponse({"marked": service.library.mark_favourites(chosen.ids, liked=chosen.liked)})
+
+
+@router.post("/api/pictures/refresh")
+async def refresh(service: TheService) -> Response:
+    """Look for files that came into the gallery's folders, or went, while the server runs."""
+    added, removed = await service.library.refresh()
+    return JSONResponse({"added": added, "removed": removed})
 
 
 @router.get("/api/pictures/{picture}")

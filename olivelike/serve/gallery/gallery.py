@@ -7,18 +7,17 @@ wants to keep; `DIR/.uploads/` what clients sent.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import Lock, try_lock, write_whole
 from olivelike._untrusted import read_bytes
@@ -26,6 +25,9 @@ from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.serve.gallery.database import open_database
 from olivelike.serve.gallery.journal import Journal
 from olivelike.serve.gallery.picture_id import picture_id
+
+if TYPE_CHECKING:
+    from olivelike.runtime.pictures.picture_reading import PictureFile
 
 INDEX: Final = ".index"
 UPLOADS: Final = ".uploads"
@@ -168,7 +170,8 @@ class Gallery:
         try:
             self.journal = Journal(index / "jobs.sqlite")
             self._opened, _ = open_database(index / "pictures.sqlite", _SCHEMA)
-            self._fit_index()
+            for path in self.fit(self.known(), there := self.files(tidy=True)):
+                self.add_file(path, there[path], self.read(path))
         except StoreError:
             lock.release()
             raise
@@ -318,13 +321,29 @@ class Gallery:
 
     def delete(self, row: PictureRow) -> None:
         """Delete a picture: its file first, since the index can be made again."""
+        self.unlink(row)
+        self.forget([row])
+
+    def unlink(self, row: PictureRow) -> None:
+        """Delete a picture's file, from any thread; what is left to do of it is `forget`."""
         for path in (self.path(row), self.thumb(row.id)):
             path.unlink(missing_ok=True)
-        if self.favourites([row]):  # The next one of this name is another picture.
-            self.mark_favourite(row, liked=False)
-        self._database.execute("DELETE FROM pictures WHERE id = ?", (row.id,))
-        self._database.execute("DELETE FROM makers WHERE path = ?", (row.path,))
-        self._database.execute("DELETE FROM copies WHERE picture = ?", (row.id,))
+
+    def forget(self, rows: Sequence[PictureRow]) -> None:
+        """Take pictures whose files are gone out of the index."""
+        liked = self.favourites(rows)
+        if liked:  # The next one of this name is another picture.
+            self.mark_favourites([row for row in rows if row.id in liked], liked=False)
+        ids, paths = json.dumps([row.id for row in rows]), json.dumps([row.path for row in rows])
+        with self._database as database:
+            database.execute("BEGIN")
+            for table, column, values in (
+                ("pictures", "id", ids),
+                ("makers", "path", paths),
+                ("copies", "picture", ids),
+            ):
+                named = f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"  # noqa: S608
+                database.execute(named, (values,))
 
     def senders(self) -> dict[str, str]:
         """Return clients by the uploads that they sent last."""
@@ -359,12 +378,13 @@ class Gallery:
         marked = {row["path"] for row in self._database.execute(query, (asked,))}
         return {row.id for row in pictures if row.path in marked}
 
-    def mark_favourite(self, row: PictureRow, *, liked: bool) -> None:
-        """Write down that a picture is a favourite, or none. Raises `StoreError` if that can't be written."""
-        if row.path.startswith(PASSING):
+    def mark_favourites(self, rows: Sequence[PictureRow], *, liked: bool) -> None:
+        """Write down that pictures are favourites, or none. Raises `StoreError` if that can't be written."""
+        named = {row.path for row in rows}
+        if any(path.startswith(PASSING) for path in named):
             raise UsageError("this picture is not saved, so it can be no favourite; save it first")
-        paths = {found["path"] for found in self._database.execute("SELECT path FROM favourites")} - {row.path}
-        paths |= {row.path} if liked else set()
+        paths = {found["path"] for found in self._database.execute("SELECT path FROM favourites")} - named
+        paths |= named if liked else set()
         try:
             write_whole(self.folder / _FAVOURITES, "".join(f"{path}\n" for path in sorted(paths)).encode())
         except OSError as error:
@@ -399,10 +419,12 @@ class Gallery:
         query = f"SELECT * FROM pictures WHERE {where}"  # noqa: S608
         return map(_read, self._database.execute(query, values).fetchall())
 
-    def _fit_index(self) -> None:
-        """Take files that vanished out of the index, and add those that are new, oldest first."""
-        known = {row["path"] for row in self._database.execute("SELECT path FROM pictures")}
-        there: dict[str, os.stat_result] = {}
+    def files(self, *, tidy: bool = False) -> dict[str, float]:
+        """Return the files that are pictures, below the gallery, with when each was written; from any thread.
+
+        `tidy` deletes what processes that were killed have left: nobody may draw then.
+        """
+        there: dict[str, float] = {}
         days = (
             one.name
             for one in os.scandir(self.folder)
@@ -412,38 +434,63 @@ class Gallery:
             for entry in os.scandir(self.folder / folder):
                 if not entry.is_file(follow_symlinks=False):
                     continue
-                if entry.name.endswith(".tmp"):
-                    Path(entry.path).unlink(missing_ok=True)  # Of a process that was killed.
+                if entry.name.endswith(".tmp") and tidy:
+                    Path(entry.path).unlink(missing_ok=True)
                 elif _NUMBERED.fullmatch(entry.name):
-                    there[f"{folder}/{entry.name}"] = entry.stat()
+                    there[f"{folder}/{entry.name}"] = entry.stat().st_mtime
+        return there
+
+    def known(self) -> set[str]:
+        """Return the files that the index has."""
+        return {row["path"] for row in self._database.execute("SELECT path FROM pictures")}
+
+    def fit(self, known: AbstractSet[str], there: Mapping[str, float]) -> list[str]:
+        """Take files that vanished out of the index, and read the list of favourites; return what is new, oldest first.
+
+        `known` is what the index had before it was seen which files are `there`.
+        """
         self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
         self._database.execute("DELETE FROM makers WHERE path NOT IN (SELECT path FROM pictures)")
         self._set_favourites(self._read_favourites())
-        for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
-            # Damaged by others, or with a number that SQLite has none for: it stays there, and is not shown.
-            with contextlib.suppress(OSError, SourceError, OverflowError):
-                self._add_file(path, there[path].st_mtime)
+        return sorted(there.keys() - self.known(), key=there.__getitem__)
 
-    def _add_file(self, path: str, created: float) -> None:
+    def read(self, path: str) -> tuple[str, PictureFile] | None:
+        """Return the id of a file that is new, and what it holds; from any thread.
+
+        `None` for one that others damaged: it stays there, and is not shown.
+        """
         from olivelike.runtime.pictures import read_picture
         from olivelike.runtime.pictures.picture_reading import MOST_BYTES
 
+        file = self.folder / path
+        try:
+            return picture_id(path, read_bytes(file, MOST_BYTES)), read_picture(file)
+        except (OSError, SourceError):
+            return None
+
+    def add_file(self, path: str, created: float, found: tuple[str, PictureFile] | None) -> bool:
+        """Put a file into the index as `read` has found it; say whether it is in it."""
+        if found is None:
+            return False
+        picture, file = found
         folder, _, name = path.rpartition("/")
         match = _NUMBERED.fullmatch(name)
         assert match is not None
-        file = self.folder / path
         job = self.journal.owner(folder, int(match[1]))
         row = self.journal.find(job) if job else None
         number = int(match[1]) - row.first if row and row.first is not None and not match[2] else None
-        found = read_picture(file)
-        record = found.record
+        record = file.record
         seed = record.seed if record else None
         made = PictureRow(
-            picture_id(path, read_bytes(file, MOST_BYTES)), path, job, number, bool(match[2]), created, found.width,
-            found.height, seed, seed, 1, record.prompt if record else "", record.model if record else None, None,
-            record.to_json() if record and found.own else None, found.parameters,
+            picture, path, job, number, bool(match[2]), created, file.width, file.height, seed, seed, 1,
+            record.prompt if record else "", record.model if record else None, None,
+            record.to_json() if record and file.own else None, file.parameters,
         )  # fmt: skip
-        self.add(made, None if row is None else row.client)
+        try:
+            self.add(made, None if row is None else row.client)
+        except OverflowError:  # A number that SQLite has none for.
+            return False
+        return True
 
 
 def _literal(word: str) -> str:

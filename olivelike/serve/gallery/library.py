@@ -8,7 +8,7 @@ import io
 import math
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.orders import no_upload
-from olivelike.serve.views import PictureView, UploadView, iso, record_of
+from olivelike.serve.views import DeletedView, PictureView, UploadView, iso, record_of
 
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""
@@ -56,6 +56,7 @@ class Library:
         """Signs what jobs here have drawn, and nothing that clients have sent."""
         self._decoding = asyncio.Semaphore(1)
         """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
+        self._refreshing = asyncio.Lock()
         self._uploads = UploadReader(gallery.folder / UPLOADS, gallery.folder / INDEX / "uploads.log")
 
     def find(self, picture: str) -> PictureRow:
@@ -79,7 +80,13 @@ class Library:
 
     def mark_favourite(self, picture: str, *, liked: bool) -> None:
         """Say that a picture is a favourite, or none. Raises `SourceError` if there is none of that id."""
-        self._gallery.mark_favourite(self.find(picture), liked=liked)
+        self._gallery.mark_favourites([self.find(picture)], liked=liked)
+
+    def mark_favourites(self, pictures: Sequence[str], *, liked: bool) -> list[str]:
+        """Say that pictures are favourites, or none; return those of them that are there."""
+        rows = self._gallery.there(pictures)
+        self._gallery.mark_favourites(rows, liked=liked)
+        return [row.id for row in rows]
 
     def archive(self, pictures: Sequence[str]) -> Iterator[bytes]:
         """Return the parts of a ZIP file of pictures, each under its day and name; those that vanish are left out.
@@ -140,6 +147,51 @@ class Library:
     def delete(self, picture: str) -> None:
         """Delete a picture. Raises `SourceError` if there is none of that id."""
         self._gallery.delete(self.find(picture))
+
+    async def delete_all(self, pictures: Sequence[str], may: Callable[[str | None], bool]) -> DeletedView:
+        """Delete pictures whose maker `may` tell that they be deleted, files first, and say what became of each."""
+        rows = {row.id: row for row in self._gallery.there(pictures)}
+        own = [row for row in rows.values() if may(self._gallery.maker(row))]
+
+        left: dict[str, OSError] = {}
+
+        def unlink() -> None:
+            for row in own:
+                try:
+                    self._gallery.unlink(row)
+                except OSError as error:
+                    left[row.id] = error
+
+        await asyncio.to_thread(unlink)
+        self._gallery.forget(gone := [row for row in own if row.id not in left])
+        others = [row.id for row in rows.values() if row not in own]
+        why = [
+            *([f"{len(others)} of these pictures are another key's, or of nobody who is known here"] if others else []),
+            *(f"{len(left)} could not be deleted: {error.strerror or error}" for error in list(left.values())[:1]),
+        ]
+        return DeletedView(
+            deleted=tuple(row.id for row in gone),
+            missing=tuple(one for one in dict.fromkeys(pictures) if one not in rows),
+            not_yours=tuple(others),
+            failed=tuple(left),
+            why="; ".join(why) or None,
+        )
+
+    async def refresh(self) -> tuple[int, int]:
+        """Make the index fit files that came and went while the server runs; return how many of each.
+
+        Raises `StoreError` if they can't be looked through.
+        """
+        async with self._refreshing:
+            known = self._gallery.known()
+            try:
+                there = await asyncio.to_thread(self._gallery.files)
+            except OSError as error:
+                raise StoreError(f"the gallery can't be looked through: {error.strerror or error}") from error
+            came = 0
+            for path in self._gallery.fit(known, there):
+                came += self._gallery.add_file(path, there[path], await asyncio.to_thread(self._gallery.read, path))
+            return came, len(known - there.keys())
 
     async def upload(self, data: bytes, client: str, needed: Collection[str]) -> UploadView:
         """Keep a picture that a client sent, if there is no more room in the place of one of the client with the most.
