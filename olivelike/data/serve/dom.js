@@ -117,7 +117,7 @@ export function nameKeys() {
 }
 
 /** A number with so many digits behind the point or comma of the page's language, in a unit if one is named. */
-export const inDigits = (value, digits, unit) => value.toLocaleString(document.documentElement.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits, ...(unit && { style: "unit", unit }) });
+export const inDigits = (value, digits, unit) => value.toLocaleString(document.documentElement.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits, ...(unit && { style: "unit", unit }) }).replace(" ", "\u00a0");
 
 /** Bytes in words. */
 export const inMegabytes = (bytes) => (bytes < 1e9 ? inDigits(bytes / 1e6, bytes < 1e7 ? 1 : 0, "megabyte") : inDigits(bytes / 1e9, 1, "gigabyte"));

@@ -21,12 +21,18 @@ const asking = newest();
 
 const visible = () => !$("view-gallery").hidden;
 
+/** Of one like another: whose noise it has, and how much. */
+export function variationOf({ record, sheet }) {
+  const { variation_strength: share, variation_seed: seed } = record ?? {};
+  return share && !sheet ? t`variation ${seed} at ${share}` : "";
+}
+
 /** A button with a picture's thumbnail. */
 export function thumbnail(picture, open) {
   const image = make("img", { src: picture.thumb, alt: "", loading: "lazy", width: picture.width, height: picture.height });
   image.classList.toggle("tiny", picture.width <= 128);
   const label = picture.flagged ? t`Flagged` : picture.sheet ? t`Grid` : "";
-  const words = [label, picture.prompt || t`Picture without a prompt`, picture.sheet ? "" : t`Seed ${picture.seed ?? "?"}`].filter(Boolean).join(" · ");
+  const words = [label, picture.prompt || t`Picture without a prompt`, picture.sheet ? "" : t`Seed ${picture.seed ?? "?"}`, variationOf(picture)].filter(Boolean).join(" · ");
   const badge = label ? make("span", { className: "of-picture" }, label) : null;
   return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: (event) => open(picture, event) } }, image, badge);
 }

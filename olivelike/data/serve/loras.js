@@ -83,10 +83,10 @@ function words(lora) {
 }
 
 function cardOf(one) {
-  const { name, alias, family: made, thumbnail, card, size } = one;
+  const { name, alias, path, family: made, thumbnail, card, size } = one;
   const title = card.title || alias || name;
   const details = [
-    title === name ? "" : name, card.base_model || made, one.broken ? t`can’t be read` : "", isForAnother(one) ? t`not for this model` : "", inMegabytes(size),
+    title === name ? "" : name, path.replace(/[^/]*$/, ""), card.base_model || made, one.broken ? t`can’t be read` : "", isForAnother(one) ? t`not for this model` : "", inMegabytes(size),
     card.trigger_words.length ? t`words: ${card.trigger_words.join(", ")}` : "", card.description,
   ];
   return { name, title, detail: details.filter(Boolean).join(" · "), picture: thumbnail, current: chosen.some((one) => one.name === name) };

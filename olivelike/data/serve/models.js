@@ -34,8 +34,10 @@ export const modelNames = () => models.map((one) => one.name);
 export async function readModels(wanted = null) {
   models = await ask("/api/models");
   const usable = models.filter((one) => one.state !== "missing");
-  const next = usable.find((one) => one.name === (wanted ?? current)) ?? usable[0];
+  const asked = wanted ?? current;
+  const next = usable.find((one) => one.name === asked) ?? usable[0];
   offer($("search-model"), [option("", t`Any model`), ...models.map((one) => option(one.name, one.title))]);
+  if (next && asked && next.name !== asked) notice(t`The model “${asked}” is no longer served; “${next.name}” is chosen.`);
   if (next) await setModel(next.name);
   else show();
 }
@@ -96,6 +98,9 @@ function known() {
 
 /** What there is to know of each model. */
 export const modelFacts = () => models.map((one) => ({ title: one.title, detail: detailOf(one), sha256: one.sha256, loaded: one.loaded, current: one.name === current }));
+
+/** Read what is loaded, and nothing else: the form stays as it is. */
+export const readLoaded = async () => (models = await ask("/api/models"));
 
 export async function unloadModels() {
   await ask("/api/models/unload", { method: "POST" });

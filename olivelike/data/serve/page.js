@@ -26,7 +26,7 @@ import { readRuns, startRuns } from "./runs.js";
 import { sampler, samplers, schedules, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
 import { ask, listen, onReturn } from "./server.js";
-import { showServer, showSettings, startSettings } from "./settings.js";
+import { showLoaded, showServer, showSettings, startSettings } from "./settings.js";
 import { onStage, removeFromStage, restoreStage, shownPicture, startStage } from "./stage.js";
 import { readUpscalers, removeFromUpscale, startUpscale } from "./upscale.js";
 import { leaveViewer, startViewer } from "./viewer.js";
@@ -276,6 +276,8 @@ function attend() {
     leave = listen("/api/events", (type, data) => {
       if (type === "picture" || type === "sheet") addToGallery(data.picture);
       else if (QUEUE.has(type)) readQueue();
+      // Others' jobs open models, too.
+      if (["opened", "done"].includes(type) && !$("view-settings").hidden) showLoaded();
     }, { telling: true });
     readNewest();
     readQueue();

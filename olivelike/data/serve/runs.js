@@ -32,7 +32,7 @@ function settings() {
 const NAMES = { checkpoint: t`Checkpoint`, target: t`Target`, precision: t`Precision` };
 
 function field({ name, choices, default: value, hint }) {
-  const options = (value === null ? ["", ...choices] : choices).map((one) => option(one, one || "—"));
+  const options = (value === null ? ["", ...choices] : choices).map((one) => option(one, one || (hint ? "—" : t`as the workflow says`)));
   const input = make("select", { id: `run-${name}`, data: { setting: name } }, ...options);
   const words = hint ? make("span", { className: "hint", id: `run-${name}-hint` }, hint) : null;
   if (words) input.setAttribute("aria-describedby", words.id);
@@ -58,7 +58,7 @@ function choose(name) {
   problem($("run-problem"), "");
   $("run-plan-lines").hidden = true;
   const description = kind === CONVERSION ? t`Makes a pipeline of a checkpoint; it is served at once.` : workflows.find((one) => one.name === kind)?.description;
-  $("run-description").textContent = description ?? "";
+  $("run-description").textContent = (description ?? "").replaceAll("`", "");
   $("run-fields").replaceChildren(...settings().map(field));
   if (kind === CONVERSION && convert.loras.length) $("run-fields").append(loraFields());
 }

@@ -3,7 +3,7 @@
 import { $, button, inMegabytes, inWords, make, on, option } from "./dom.js";
 import { defaultsKept, forgetDefaults, keepDefaults } from "./form.js";
 import { LANGUAGE, LANGUAGES, followsBrowser, setLanguage, t } from "./language.js";
-import { modelFacts, readModels, titleOf, unloadModels } from "./models.js";
+import { modelFacts, readLoaded, readModels, titleOf, unloadModels } from "./models.js";
 import { notice } from "./notices.js";
 import { theme, setTheme } from "./theme.js";
 
@@ -39,9 +39,13 @@ export function showServer({ version, folders, limits, allows, safety, providers
   $("settings-version").textContent = `olivelike ${version}`;
 }
 
-/** Show what may have changed since the view was last open. */
-export function showSettings() {
-  $("theme-choice").value = theme();
+/** Show which models are loaded, as the server says it now. */
+export async function showLoaded() {
+  await readLoaded().catch(() => {});
+  showModels();
+}
+
+function showModels() {
   const facts = modelFacts();
   $("models-list").replaceChildren(...facts.map(({ title, detail, sha256, current }) => {
     const item = row(title, detail);
@@ -50,6 +54,13 @@ export function showSettings() {
     return item;
   }));
   $("models-unload").disabled = !facts.some((one) => one.loaded);
+}
+
+/** Show what may have changed since the view was last open. */
+export function showSettings() {
+  $("theme-choice").value = theme();
+  showModels();
+  showLoaded();
   const kept = defaultsKept();
   $("defaults-list").replaceChildren(...(kept.length ? kept : [null]).map((one) => (one ? make("li", { className: "row" },
     make("span", { className: "grow" }, make("strong", {}, one.model ? titleOf(one.model) : t`All models`), " ", one.words),
@@ -80,7 +91,7 @@ export function startSettings() {
     // Their process closes them between two pictures, and says so then.
     for (let tries = 0; tries < 6 && (tries === 0 || modelFacts().some((one) => one.loaded)); tries += 1) {
       await new Promise((done) => setTimeout(done, 250));
-      await readModels();
+      await readLoaded();
     }
   });
 }

@@ -2,7 +2,7 @@
 
 import { $, inWords, make, markInStrip, on, onFilled, recall, remember, showIn, startStrip } from "./dom.js";
 import { inWordsOfThePage } from "./form.js";
-import { addToGallery, thumbnail } from "./gallery.js";
+import { addToGallery, thumbnail, variationOf } from "./gallery.js";
 import { current } from "./jobs.js";
 import { t } from "./language.js";
 import { announce, notice, problem, say, shownAt } from "./notices.js";
@@ -73,11 +73,6 @@ function showBar(picture) {
 
 function showButtons() {
   showActions("picture", shown, { failed: shownAt("job-problem"), before: () => problem($("job-problem"), "") });
-}
-
-function variationOf({ record, sheet }) {
-  const { variation_strength: share, variation_seed: seed } = record ?? {};
-  return share && !sheet ? t`variation ${seed} at ${share}` : "";
 }
 
 /** Of several pictures it is known together how long they took. */
@@ -167,7 +162,7 @@ function showNotes(notes) {
 }
 
 function told(state, data) {
-  if (state === "drawing") return heard.started();
+  if (state === "drawing") return heard.started(data);
   position = data.position ?? position;
   const text = position ? t`Queued: ${position} before this one.` : t`Queued: next.`;
   say(text, 0);
@@ -188,13 +183,13 @@ const heard = {
   follow: begin,
   queued: (data) => told("queued", data.view ?? data),
   queue: (data) => told("queued", data),
-  opening({ loras }) {
-    say(loras?.length ? t`Opening the model, with LoRAs…` : t`Opening the model…`, $("step-bar").value);
+  opening({ model, loras }) {
+    say(loras?.length ? t`Loading model ${model} with LoRAs…` : t`Loading model ${model}…`, $("step-bar").value);
   },
-  started() {
+  started({ opening }) {
     position = null;
     enable(true);
-    say(t`Beginning…`, 0);
+    say(opening ? t`Loading model ${opening}…` : t`Beginning…`, 0);
     sayOnce(t`Painting has begun.`);
   },
   step({ step, steps, done, steps_total, batch, batches, eta, preview }) {

@@ -130,7 +130,7 @@ def test_the_bar_stays_where_it_is_while_loras_are_changed_within_a_plot(visit: 
     }""")
     opened.generate(prompt="a red circle", steps=6)
     told = page.evaluate("bars")
-    opening = [value for text, value in told if text.startswith("Opening")]
+    opening = [value for text, value in told if text.startswith("Loading model")]
     assert opening[-1] >= 0.4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -173,6 +174,21 @@ def test_a_lora_is_added_with_a_strength_and_changes_the_picture(visit: Callable
     opened.page.locator("#prompt-colours .of-lora", has_text="<lora:wild:1.5>").wait_for(state="attached")
 
 
+def test_a_lora_of_a_subfolder_shows_it_and_is_found_by_it(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    (folder,) = opened.server.settings.lora_dirs
+    (folder / "styles").mkdir()
+    shutil.copy(folder / "wild.safetensors", folder / "styles" / "neon.safetensors")
+    try:
+        opened.fold("loras")
+        opened.page.click("#lora-button")
+        opened.page.fill("#picker-filter", "styles/")
+        opened.page.locator("#picker-status", has_text="1 of 2").wait_for()
+        assert "neon" in opened.page.locator("#picker .card:visible").text_content()
+    finally:
+        shutil.rmtree(folder / "styles")
+
+
 def test_another_model_is_chosen_from_the_picker(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.generate(prompt="a red circle", steps=3)
@@ -186,6 +202,13 @@ def test_another_model_is_chosen_from_the_picker(visit: Callable[..., Opened]) -
     opened.open()
     assert "second" in opened.page.text_content("#model-button")
     assert opened.page.input_value("#prompt") == "a red circle"
+    index = opened.server.settings.folders[1] / "model_index.json"
+    index.rename(aside := index.with_name("aside"))
+    try:
+        opened.open()
+        opened.page.locator(".notice", has_text="The model “second” is no longer served; “first").wait_for()
+    finally:
+        aside.rename(index)
 
 
 def test_ctrl_z_takes_back_a_weight_and_the_words_of_a_recipe(visit: Callable[..., Opened]) -> None:

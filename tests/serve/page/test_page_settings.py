@@ -133,7 +133,7 @@ def test_folders_bounds_and_models_are_shown(visit: Callable[..., Opened]) -> No
     opened = visit("#settings")
     page = opened.page
     folders = page.text_content("#folders-list")
-    assert "loras --lora-dir" in folders and "none given --wildcard-dir" in folders
+    assert "/loras --lora-dir" in folders and "none given --wildcard-dir" in folders
     assert "Largest side2048 pixels" in page.text_content("#allowed-list")
     facts = page.text_content("#models-list")
     assert "first" in facts and "cpu · fp32" in facts
@@ -146,6 +146,9 @@ def test_folders_bounds_and_models_are_shown(visit: Callable[..., Opened]) -> No
     page.locator("#models-list dd", has_text="loaded").first.wait_for()
     page.click("#models-unload")
     page.locator("#models-unload[disabled]").wait_for()
+    opened.server.draw(model="second")
+    page.locator("#models-list dd", has_text="loaded").wait_for()  # Nobody has asked for it.
+    page.locator("#models-unload:enabled").wait_for()
 
 
 def test_a_side_that_the_model_does_not_draw_becomes_the_nearest_in_sight(visit: Callable[..., Opened]) -> None:

@@ -28,6 +28,8 @@ def test_a_picture_has_its_facts_and_its_buttons_below_it(visit: Callable[..., O
     varied = opened.job()["pictures"][0]["record"]
     assert (varied["prompt"], varied["seed"], varied["steps"]) == ("a red circle", 21, 4)
     assert varied["variation_strength"] == 0.2
+    titles = page.locator("#strip .thumbnail").evaluate_all("all => all.slice(-2).map(({ title }) => title)")
+    assert titles == [f"a red circle · Seed 21{one}" for one in ("", f" · variation {varied['variation_seed']} at 0.2")]
     assert page.input_value("#prompt") == "another prompt"
     page.click("#picture-use")
     page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
