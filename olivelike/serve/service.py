@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from olivelike.serve.highlighting import read_tokens
 from olivelike.serve.orders import Axis, Order
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import find_upscaler
+from olivelike.serve.upscales import Upscales
 from olivelike.serve.views import (
     ENDED,
     ErrorView,
@@ -73,6 +74,7 @@ class Service:
         self.feed = Feed()
         self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)
         self.painter = self.dispatcher.planner
+        self.upscales = Upscales()
         self.runs: Runs | None = None
         """Workflows and conversions, where the operator allows them."""
 
@@ -85,6 +87,7 @@ class Service:
     async def close(self) -> None:
         """End all that listens and draws; what is not finished is, at the next start."""
         self.feed.close()
+        self.upscales.close()
         await self.dispatcher.close()
         await asyncio.to_thread(self.library.close)
         self.gallery.close()
@@ -236,8 +239,10 @@ class Service:
         """Return a picture as a file of a format. Raises as `Library.file_bytes`."""
         return await self.library.file_bytes(picture, suffix, quality)
 
-    async def enlarge(self, data: bytes, upscaler: str) -> bytes:
+    async def enlarge(self, data: bytes, upscaler: str, tell: Callable[[int, int], None] | None = None) -> bytes:
         """Return a picture as an upscaler of the catalogue enlarges it, as PNG; jobs that are drawn go before.
+
+        `tell` is called with tiles that are done, and all there are. Who cancels this ends it before the next tile.
 
         Raises `SourceError` if there is no such upscaler, `UsageError` if it or the picture is none, and
         `SessionError` if it can't be run.
@@ -245,6 +250,7 @@ class Service:
         path, model = find_upscaler(upscaler, self.settings.upscaler_dirs), self.current_model
         found = await self.painter.enlarge(
             seconds=self.settings.time_limit,
+            tell=tell or (lambda _done, _total: None),
             upload=(await self.upload(data, "")).id,
             upscaler=str(path.absolute()),
             folder=None if model is None else str(self.catalogue.folder(model)),

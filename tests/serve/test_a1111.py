@@ -269,7 +269,7 @@ def test_pictures_are_enlarged_by_what_is_listed(api):
         upscaling_resize_h=20,
         upscaling_crop=False,
     )
-    assert whole.image.size == (20, 20)
+    assert whole.image.size == (40, 40)
     many = api.extra_batch_images([picture(), picture("red")], upscaler_1="Lanczos", upscaler_2="Nearest",
                                   extras_upscaler_2_visibility=0.5)  # fmt: skip
     assert [image.size for image in many.images] == [(64, 64)] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -100,6 +101,90 @@ def test_a_picture_is_enlarged_into_the_gallery_with_the_recipe_that_it_had(clie
     photographed = client.post("/api/upscale", params={**asked, "upscaler": "Nearest"}, content=png(photo(8, 6)))
     record = photographed.json()["record"]
     assert (photographed.json()["width"], record["prompt"], bool(record["init_image"])) == (24, "", True)
+
+
+def test_pictures_are_enlarged_one_after_the_other_each_with_its_recipe(client):
+    assert client.post("/api/jobs", json=SMALL).status_code == 202
+    drawn = done(client)["pictures"][0]
+    sent = [client.post(f"/api/pictures/{drawn['id']}/upload"), client.post("/api/uploads", content=png(photo(8, 6)))]
+    asked = {"uploads": [one.json()["id"] for one in sent], "upscaler": NAME, "width": 40, "height": 20}
+    answer = client.post("/api/upscales", json=asked)
+    assert answer.status_code == 202, answer.text
+    one = upscaled(client, answer.json()["id"])
+    assert (one["state"], one["done"], one["progress"], one["error"]) == ("done", 2, 1.0, None)
+    told = {"Postprocess upscale to": "40x20", "Postprocess upscaler": NAME, "Postprocess crop to": "40x20"}
+    assert [(view["width"], view["height"]) for view in one["pictures"]] == [(40, 20)] * 2
+    assert one["pictures"][0]["record"] == {**drawn["record"], "other": told}
+    whole = client.post("/api/upscales", json={**asked, "uploads": asked["uploads"][:1], "crop": False}).json()["id"]
+    assert upscaled(client, whole)["pictures"][0]["width"] == upscaled(client, whole)["pictures"][0]["height"] == 40
+
+
+def upscaled(client, name):
+    """Return an enlargement when it has ended."""
+    found = []
+
+    def ended():
+        found.append(next(one for one in client.get("/api/upscales").json() if one["id"] == name))
+        return found[-1]["state"] != "running"
+
+    wait_until(ended)
+    return found[-1]
+
+
+def test_what_is_enlarged_tells_how_far_it_is_and_is_ended_between_tiles(client):
+    large = client.post("/api/uploads", content=png(Image.new("RGB", (2000, 1800)))).json()["id"]
+    asked = {"uploads": [large] * 8, "upscaler": NAME, "factor": 2}
+    one = client.post("/api/upscales", json=asked).json()
+    shares = []
+
+    def begun():
+        shares.append(client.get("/sdapi/v1/progress").json())
+        return shares[-1]["progress"] > 0
+
+    wait_until(begun)
+    assert (shares[-1]["state"]["job"], shares[-1]["state"]["job_count"]) == (one["id"], 8)
+    assert client.post(f"/api/upscales/{one['id']}/cancel").status_code == 200
+    ended = upscaled(client, one["id"])
+    assert (ended["state"], ended["error"]) == ("cancelled", None)
+    assert ended["done"] < 8
+    assert client.post("/api/upscales/none/cancel").status_code == 404
+    assert client.get("/sdapi/v1/progress").json()["progress"] == 0
+
+
+def ask(client, address, body, answers):
+    answers.append(client.post(address, json=body, timeout=60))
+
+
+def test_an_interrupted_batch_of_extras_has_what_was_done_and_a_picture_alone_no_network(client):
+    image = encoded(Image.new("RGB", (1000, 900)))
+    body = {"upscaler_1": NAME, "upscaling_resize": 2}
+    for route, sent in (("batch-images", {"imageList": [{"data": image}] * 8}), ("single-image", {"image": image})):
+        answers: list = []
+        thread = threading.Thread(target=ask, args=(client, f"/sdapi/v1/extra-{route}", {**body, **sent}, answers))
+        thread.start()
+        wait_until(lambda: client.get("/sdapi/v1/progress").json()["state"]["job"])
+        client.post("/sdapi/v1/interrupt")
+        thread.join()
+        assert answers[0].status_code == 200, answers[0].text
+        if "images" in answers[0].json():
+            assert len(answers[0].json()["images"]) < 8
+        else:
+            assert decoded(answers[0].json()["image"]).size == (2000, 1800)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"factor": 2, "width": 8, "height": 8}, "give factor, or width and height"),
+        ({"width": 8}, "give factor, or width and height"),
+        ({"factor": 2, "uploads": []}, "uploads"),
+        ({"factor": 2, "uploads": ["0" * 64] * 101}, "uploads"),
+        ({"factor": 2, "upscaler": "another"}, "there is no 'another'"),
+    ],
+)
+def test_enlargements_that_can_not_be_are_refused(client, more, said):
+    answer = client.post("/api/upscales", json={"uploads": ["0" * 64], "upscaler": NAME, **more})
+    assert (answer.status_code, said in answer.text) == (422, True), answer.text
 
 
 @pytest.mark.parametrize("seed", [2**70, -5])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,10 +44,11 @@ class Upscaler:
         """Pixels that come out for one, along one side."""
         self._network = Network("upscaler", open_session(path, settings))
 
-    def enlarge(self, image: Image) -> Image:
+    def enlarge(self, image: Image, before_tile: Callable[[int, int], None] = lambda _done, _total: None) -> Image:
         """Return a picture in RGB, `scale` times as large.
 
-        Raises `UsageError` if that has more pixels than any reader here takes.
+        `before_tile` is called with tiles that are done, and all there are; what it raises ends this. Raises
+        `UsageError` if the picture has more pixels than any reader here takes.
         """
         import numpy as np
         from PIL import Image as PillowImage
@@ -67,8 +68,10 @@ class Upscaler:
         padded = np.pad(pixels, ((0, max(0, down - height)), (0, max(0, across - width)), (0, 0)), mode="edge")
         # Whole pictures have bytes alone: floats of one of 67 million pixels take 800 MB.
         whole = np.empty((padded.shape[0] * scale, padded.shape[1] * scale, _COLOURS), np.uint8)
-        for top in _starts(padded.shape[0], down):
-            for left in _starts(padded.shape[1], across):
+        tops, lefts = _starts(padded.shape[0], down), _starts(padded.shape[1], across)
+        for row, top in enumerate(tops):
+            for column, left in enumerate(lefts):
+                before_tile(row * len(lefts) + column, len(tops) * len(lefts))
                 tile = padded[top : top + down, left : left + across].astype(np.float32).transpose(2, 0, 1)[None] / 255
                 large = self._run(tile)
                 y, x = (_margin(side) if start else 0 for start, side in ((top, down), (left, across)))

@@ -8,6 +8,7 @@ import html
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, Final, TypeGuard, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -36,6 +37,7 @@ from olivelike.serve.api.images import (
     png,
     require_side,
     resized,
+    scaled_to,
     to_base64,
     upright,
 )
@@ -44,6 +46,7 @@ from olivelike.serve.api.upscale_routes import enlarged
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
 from olivelike.serve.upscalers import named_upscaler
+from olivelike.serve.upscales import Upscale
 from olivelike.serve.views import JobView, ModelView, PictureView
 
 Form = TypeVar("Form", bound=Drawing)
@@ -136,15 +139,35 @@ a1111_router.include_router(lists_router)  # Behind what draws, which is looked 
 async def extra_single_image(request: Request, asked: Extras) -> Response:
     """Enlarge a picture."""
     told = _told(request, asked)
-    return JSONResponse({"html_info": told, "image": await _extra(request, asked, asked.image)})
+    return JSONResponse({"html_info": told, "image": (await _extras(request, asked, [asked.image]))[0]})
 
 
 @a1111_router.post("/extra-batch-images")
 async def extra_batch_images(request: Request, asked: ManyExtras) -> Response:
     """Enlarge pictures."""
     told = _told(request, asked)
-    images = [await _extra(request, asked, one.data) for one in asked.imageList]
+    images = await _extras(request, asked, [one.data for one in asked.imageList], ended_early=True)
     return JSONResponse({"html_info": told, "images": images})
+
+
+async def _extras(request: Request, asked: Extras, pictures: list[str], *, ended_early: bool = False) -> list[str]:
+    """Return pictures enlarged, in base64; of an interrupted batch, which `ended_early`, those that were done.
+
+    One that was interrupted alone is enlarged without a network, as A1111 goes on with it.
+    """
+    done: list[str] = []
+
+    async def work(one: Upscale) -> None:
+        for text in pictures:
+            done.append(await _extra(request, asked, text, one.tell))
+            one.next()
+
+    if pictures:
+        await service_of(request).upscales.start(client_of(request), len(pictures), work).finished()
+    if len(done) == len(pictures) or ended_early:
+        return done
+    plain = asked.model_copy(update={"upscaler_1": "Lanczos", "upscaler_2": "None"})
+    return [await _extra(request, plain, text, lambda _done, _total: None) for text in pictures]
 
 
 def _told(request: Request, asked: Extras) -> str:
@@ -400,7 +423,7 @@ def _info(found: ModelView | None, asked: Drawing, order: Order, pictures: list[
     }
 
 
-async def _extra(request: Request, asked: Extras, text: str) -> str:
+async def _extra(request: Request, asked: Extras, text: str, tell: Callable[[int, int], None]) -> str:
     """Return a picture enlarged, in base64."""
     if await request.is_disconnected():
         raise refused("the client has left")
@@ -414,7 +437,7 @@ async def _extra(request: Request, asked: Extras, text: str) -> str:
                 "started with --upscaler-dir"
             )
     data, size = await in_turn(lambda: _to_enlarge(asked, text, service.settings.most_enlarged))
-    large = data if asked.upscaler_1 == "None" else await enlarged(service, data, size, asked.upscaler_1)
+    large = data if asked.upscaler_1 == "None" else await enlarged(service, data, size, asked.upscaler_1, tell)
     if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:
         return to_base64(large)
     whole = await in_turn(lambda: upright(large, "picture").size)
@@ -426,11 +449,9 @@ def _to_enlarge(asked: Extras, text: str, most: int) -> tuple[bytes, tuple[int, 
     """Return a picture that was sent, and the size that it is to have."""
     image = flat(upright(from_base64(text, "image"), "image"))
     size = asked.upscaling_resize_w, asked.upscaling_resize_h
+    size = scaled_to(image.size, size, crop=asked.upscaling_crop)
     if asked.resize_mode == 0:
         size = round(image.width * asked.upscaling_resize), round(image.height * asked.upscaling_resize)
-    elif not asked.upscaling_crop:
-        share = min(size[0] / image.width, size[1] / image.height)
-        size = round(image.width * share), round(image.height * share)
     require_side(size, most)
     return png(image), (max(size[0], 1), max(size[1], 1))
 

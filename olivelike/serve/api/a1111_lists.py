@@ -231,6 +231,10 @@ async def progress(request: Request, *, skip_current_image: bool = False) -> Jso
         "skipped": False, "interrupted": False, "stopping_generation": False, "job": "", "job_count": 0,
         "job_timestamp": "0", "job_no": 0, "sampling_step": 0, "sampling_steps": 0,
     }  # fmt: skip
+    if job is None and (one := next(service.upscales.running(client_of(request)), None)):
+        state |= {"job": one.id, "job_count": one.total, "job_no": one.done}
+        eta = one.eta or 0.0
+        return {"progress": one.progress, "eta_relative": eta, "state": state, "current_image": None, "textinfo": None}
     if job is None:
         return {"progress": 0.0, "eta_relative": 0.0, "state": state, "current_image": None, "textinfo": None}
     each = max(1, job.steps_total // max(1, job.batches))
@@ -254,8 +258,10 @@ async def progress(request: Request, *, skip_current_image: bool = False) -> Jso
 
 @lists_router.post("/interrupt")
 async def interrupt(request: Request) -> Json:
-    """End the job that this client waits for: the one that is drawn, else the first of its own."""
+    """End what this client waits for: the job that is drawn, else the first of its own, and what is enlarged."""
     service = service_of(request)
+    for one in [*service.upscales.running(client_of(request))]:
+        one.cancel()
     with contextlib.suppress(OlivelikeError):  # It may end by itself meanwhile.
         if job := service.job_of(client_of(request)):
             service.cancel(job.id)

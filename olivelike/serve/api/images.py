@@ -142,6 +142,14 @@ def upscaled(image: Image.Image, size: Size, upscaler: str) -> Image.Image:
     return ImageOps.fit(image, size, method)
 
 
+def scaled_to(whole: Size, size: Size, *, crop: bool) -> Size:
+    """Return what A1111's "Scale to" makes of a size: that which is given if it is cropped, else one that covers it."""
+    if crop:
+        return size
+    share = max(size[0] / whole[0], size[1] / whole[1])
+    return max(1, round(whole[0] * share)), max(1, round(whole[1] * share))
+
+
 def hires_size(size: Size, scale: float, across: int, down: int) -> Size:
     """Return the size of A1111's second pass, in multiples of 8: by a factor, or by one or both sides."""
     if not across and not down:

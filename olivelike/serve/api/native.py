@@ -124,7 +124,7 @@ class EventStream(StreamingResponse):
 async def submit(request: Request, order: Order) -> Response:
     """Queue an order; its model is the current one from now on."""
     service = service_of(request)
-    if uploads := list(Pictures.of(order)):
+    if uploads := [*Pictures.of(order), *order.init_images]:
         await require_uploads(request, uploads)
     view = await service.submit(order, client_of(request))
     if view.order is not None and view.order.model is not None:

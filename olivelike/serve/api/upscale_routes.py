@@ -1,25 +1,69 @@
-"""Upscaling of pictures that are there: what enlarges them, and a picture enlarged into the gallery."""
+"""Upscaling of pictures that are there: what enlarges them, and pictures enlarged into the gallery."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from olivelike._installed import own_version
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, record_from_json
-from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, require_side, upright, upscaled
-from olivelike.serve.api.native import Client, TheService, answer
+from olivelike.errors import OlivelikeError, SourceError
+from olivelike.runtime.pictures.picture_reading import read_picture_data
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
+from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, require_side, scaled_to, upright, upscaled
+from olivelike.serve.api.native import Client, TheService, answer, require_uploads
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.gallery.library import picture_view
+from olivelike.serve.orders import Finite, Name, UploadId
 from olivelike.serve.service import Service
-from olivelike.serve.views import UploadView
+from olivelike.serve.upscales import Upscale
+from olivelike.serve.views import PictureView
 
 router = APIRouter(route_class=StrictRoute)
 MOST_TIMES: Final = 8
+_MOST_PICTURES: Final = 100
+Tell = Callable[[int, int], None]
+
+
+class UpscaleOrder(BaseModel):
+    """Pictures to enlarge, all in the same way: so many times, or to a size as A1111's "Scale to"."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    uploads: Annotated[tuple[UploadId, ...], FailFast(), Field(min_length=1, max_length=_MOST_PICTURES)]
+    upscaler: Name
+    factor: Annotated[Finite, Field(gt=0, le=MOST_TIMES)] | None = None
+    width: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    height: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    crop: bool = True
+    """Crop to the size; without, the picture covers it, whole."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.factor is None) != (self.width is not None and self.height is not None):
+            raise ValueError("give factor, or width and height")
+        return self
+
+    def size_of(self, whole: Size) -> Size:
+        """Return the size that a picture of another gets."""
+        if self.factor is not None:
+            width, height = (max(1, round(side * self.factor)) for side in whole)
+            return width, height
+        return scaled_to(whole, (self.width or 1, self.height or 1), crop=self.crop)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """A1111's words for how pictures are enlarged: `scripts/postprocessing_upscale.py`."""
+        if self.factor is not None:
+            how = {"Postprocess upscale by": f"{self.factor:g}"}
+        else:
+            how = {"Postprocess upscale to": f"{self.width}x{self.height}"}
+        cropped = self.factor is None and self.crop
+        crop = {"Postprocess crop to": f"{self.width}x{self.height}"} if cropped else {}
+        return {**how, "Postprocess upscaler": self.upscaler, **crop}
 
 
 def upscaler_names(service: Service) -> list[str]:
@@ -27,10 +71,13 @@ def upscaler_names(service: Service) -> list[str]:
     return list(dict.fromkeys((*UPSCALERS[1:], *service.catalogue.upscalers())))
 
 
-async def enlarged(service: Service, data: bytes, size: Size, upscaler: str) -> bytes:
-    """Bring a picture to a size: by a network, then without one as far as that is not it. Raises as `enlarge`."""
+async def enlarged(service: Service, data: bytes, size: Size, upscaler: str, tell: Tell | None = None) -> bytes:
+    """Bring a picture to a size: by a network, then without one as far as that is not it. Raises as `enlarge`.
+
+    `tell` is called with tiles that are done, and all there are.
+    """
     if upscaler not in UPSCALERS:
-        data = await service.enlarge(data, upscaler)
+        data = await service.enlarge(data, upscaler, tell)
     return await in_turn(lambda: png(upscaled(upright(data, "picture"), size, upscaler)))
 
 
@@ -49,27 +96,70 @@ async def upscale(
     factor: Annotated[float, Query(gt=0, le=MOST_TIMES, allow_inf_nan=False)],
 ) -> Response:
     """Enlarge a picture, whose file is the body, and keep it in the gallery with the recipe that it had."""
+    _require_upscaler(service, upscaler)
+    upload = await service.upload(await request.body(), client)
+    asked = UpscaleOrder(uploads=(upload.id,), upscaler=upscaler, factor=factor)
+    one = service.upscales.start(client, 1, _work(service, asked, client))
+    await one.finished()
+    return answer(one.pictures[0], 201)
+
+
+@router.post("/api/upscales", status_code=202)
+async def begin(asked: UpscaleOrder, request: Request, service: TheService, client: Client) -> Response:
+    """Begin to enlarge uploads into the gallery, one after the other."""
+    _require_upscaler(service, asked.upscaler)
+    await require_uploads(request, asked.uploads)
+    return JSONResponse(service.upscales.start(client, len(asked.uploads), _work(service, asked, client)).view(), 202)
+
+
+@router.get("/api/upscales")
+async def running(service: TheService, client: Client) -> Response:
+    """Return a client's enlargements, the oldest first: those that run, and the last that have ended."""
+    return JSONResponse([one.view() for one in service.upscales.of(client)])
+
+
+@router.post("/api/upscales/{upscale_id}/cancel")
+async def cancel(upscale_id: str, service: TheService, client: Client) -> Response:
+    """End an enlargement before its next tile; pictures that are done stay."""
+    one = next((one for one in service.upscales.of(client) if one.id == upscale_id), None)
+    if one is None:
+        raise SourceError(f"there is no enlargement {upscale_id!r}")
+    one.cancel()
+    return JSONResponse(one.view())
+
+
+def _require_upscaler(service: Service, upscaler: str) -> None:
     if upscaler not in (names := upscaler_names(service)):
         raise refused(f"upscaler: there is no {upscaler!r}; there are {', '.join(names)}")
-    upload = await service.upload(await request.body(), client)
-    width, height = (max(1, round(side * factor)) for side in (upload.width, upload.height))
-    require_side((width, height), service.settings.most_enlarged, "factor: ")
-    data = await service.library.upload_bytes(upload.id)
-    whole = await in_turn(lambda: upright(data, "picture").size)
-    size = (width, height) if whole == (upload.width, upload.height) else (height, width)
-    large = await enlarged(service, data, size, upscaler)
-    row = await service.library.keep(large, _record(upload, upscaler, factor), client)
+
+
+def _work(service: Service, asked: UpscaleOrder, client: str) -> Callable[[Upscale], Awaitable[None]]:
+    async def work(one: Upscale) -> None:
+        for upload in asked.uploads:
+            one.pictures.append(await _enlarged_upload(service, asked, upload, client, one.tell))
+            one.next()
+
+    return work
+
+
+async def _enlarged_upload(service: Service, asked: UpscaleOrder, upload: str, client: str, tell: Tell) -> PictureView:
+    data = await service.library.upload_bytes(upload)
+    size = asked.size_of(await in_turn(lambda: upright(data, "picture").size))
+    require_side(size, service.settings.most_enlarged, "factor: " if asked.factor else "")
+    large = await enlarged(service, data, size, asked.upscaler, tell)
+    row = await service.library.keep(large, _record(upload, data, asked), client)
     view = picture_view(row)
     service.feed.publish({"type": "picture", "job": None, "number": None, "picture": view.model_dump(mode="json")})
-    return answer(view, 201)
+    return view
 
 
-def _record(upload: UploadView, upscaler: str, factor: float) -> PictureRecord:
+def _record(upload: str, data: bytes, asked: UpscaleOrder) -> PictureRecord:
     """Return what made the enlarged picture: its recipe, if it had one, and in A1111's words how it was enlarged."""
-    enlarging = {"Postprocess upscale by": f"{factor:g}", "Postprocess upscaler": upscaler}
-    if upload.record is None:
-        name = f"{upload.id[:12]}.png"
+    try:
+        record = read_picture_data(data, "the upload").record
+    except OlivelikeError:
+        record = None
+    if record is None:
         made_by = f"olivelike {own_version()}"
-        return PictureRecord("", init_image=UsedFile(name, upload.id), other=enlarging, version=made_by)
-    record = record_from_json(json.dumps(upload.record), "the upload")
-    return replace(record, other={**record.other, **enlarging})
+        return PictureRecord("", init_image=UsedFile(f"{upload[:12]}.png", upload), other=asked.told, version=made_by)
+    return replace(record, other={**record.other, **asked.told})

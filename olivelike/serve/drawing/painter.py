@@ -88,6 +88,8 @@ class Painter:
         """How often a child was started; what an earlier one says is not heard any more."""
         self._ready = False
         self._questions: dict[int, asyncio.Future[Json]] = {}
+        self._told_of: dict[int, Callable[[int, int], None]] = {}
+        """Who hears how far an answer is, by the number of its question."""
         self._asked = 0
         self._drawing: asyncio.Queue[JsonView | ChildEnded] | None = None
         self._job: str | None = None
@@ -150,27 +152,41 @@ class Painter:
             self._drawing = None
             raise
 
-    async def enlarge(self, *, seconds: float, **arguments: Any) -> Json:
-        """Let the child enlarge a picture within so many seconds, as `Painting` takes it. Raises as `plan`."""
-        return await self._answer_to("enlarge", arguments, seconds)
+    async def enlarge(self, *, seconds: float, tell: Callable[[int, int], None], **arguments: Any) -> Json:
+        """Let the child enlarge a picture within so many seconds, as `Painting` takes it. Raises as `plan`.
 
-    async def _answer_to(self, question: str, arguments: JsonView, seconds: float) -> Json:
+        `tell` is called with tiles that are done, and all there are. Who cancels this ends it before the next tile.
+        """
+        return await self._answer_to("enlarge", arguments, seconds, tell)
+
+    async def _answer_to(
+        self, question: str, arguments: JsonView, seconds: float, tell: Callable[[int, int], None] | None = None
+    ) -> Json:
         for _ in range(2):
             self._asked += 1
             if "draw" in arguments:
                 self._drawing = asyncio.Queue()  # What an earlier child told is over.
             future: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-            self._questions[self._asked] = future
+            number = self._asked
+            self._questions[number] = future
+            if tell is not None:
+                self._told_of[number] = tell
             try:
-                self.start().send({"do": question, "number": self._asked, "arguments": arguments})
+                self.start().send({"do": question, "number": number, "arguments": arguments})
                 async with asyncio.timeout(seconds):
                     return await future
+            except asyncio.CancelledError:
+                if tell is not None and self._child is not None:
+                    self._child.send({"do": "end", "number": number})
+                raise
             except ChildEnded as error:
                 why = str(error)
             except TimeoutError:
                 why = f"gave no answer within {seconds:g} s"
                 if "draw" in arguments or self._drawing is None:
                     await self._begin_anew(why)
+            finally:
+                self._told_of.pop(number, None)
         raise SessionError(f"the process that draws {why}")
 
     async def draw(self, message: JsonView | None) -> AsyncGenerator[JsonView, None]:
@@ -273,6 +289,9 @@ class Painter:
                 self._ready = True
                 self._may_draw.set()
                 self._hear_more(answer)
+            case "enlarging":
+                if tell := self._told_of.get(answer["number"]):
+                    tell(answer["done"], answer["total"])
             case "finishing":
                 self._finishing = answer["job"]
             case _ if self._drawing is not None and answer["job"] == self._job:

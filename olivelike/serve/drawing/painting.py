@@ -105,6 +105,8 @@ class Painting:
         self.warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
         self._upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         """The one that was used last, by its file."""
+        self._enlarging: dict[int, threading.Event] = {}
+        """What ends enlargements, by the numbers of their questions."""
         self._at_rest = _memory()
         self._plans: dict[str, OrderPlan] = {}
         self._last: OrderPlan | None = None
@@ -122,7 +124,12 @@ class Painting:
             case "plan":
                 self._answer_by(self._planned, message)
             case "enlarge":
-                self._jobs.put(lambda: self._answer_by(self._enlarged, message))
+                number = message["number"]
+                self._enlarging[number] = threading.Event()
+                self._jobs.put(lambda: self._answer_by(partial(self._enlarged, number), message))
+            case "end":
+                if (ending := self._enlarging.get(message["number"])) is not None:
+                    ending.set()
             case "warm":
                 folder, safety = Path(message["folder"]), message["safety"]
                 self._jobs.put(lambda: self.warm.get(folder, (), None, safety=safety))
@@ -207,9 +214,25 @@ class Painting:
             "reads": plan.reads,
         }  # fmt: skip
 
-    def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> Json:
+    def _enlarged(self, number: int, upload: str, upscaler: str, folder: str | None) -> Json:
+        try:
+            return self._enlarge(number, upload, upscaler, folder)
+        finally:
+            del self._enlarging[number]
+
+    def _enlarge(self, number: int, upload: str, upscaler: str, folder: str | None) -> Json:
         from olivelike.runtime.pictures.upscaling import Upscaler
         from olivelike.serve.gallery.uploads import add_upload
+
+        ending, told = self._enlarging[number], 0.0
+
+        def before_tile(done: int, total: int) -> None:
+            nonlocal told
+            if ending.is_set():
+                raise Interrupted("cancelled between two tiles")
+            if time.monotonic() - told >= _EVENT_SECONDS:
+                told = time.monotonic()
+                self.tell("enlarging", number=number, done=done, total=total)
 
         path = Path(upscaler)
         key = path, identity_at(path)
@@ -217,7 +240,7 @@ class Painting:
             self._upscaler = key, Upscaler(path, self.warm.settings(None if folder is None else Path(folder)))
         image, _ = open_image(self._files["uploads"] / f"{upload}.png")
         buffer = io.BytesIO()
-        self._upscaler[1].enlarge(image).save(buffer, "PNG", compress_level=1)
+        self._upscaler[1].enlarge(image, before_tile).save(buffer, "PNG", compress_level=1)
         return {"upload": add_upload(self._files["uploads"], buffer.getvalue()).id}
 
     def _unload(self) -> None:

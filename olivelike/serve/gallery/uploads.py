@@ -13,6 +13,7 @@ from typing import Final
 from olivelike._files import write_whole
 from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, is_picture_data, read_picture_data
+from olivelike.runtime.pictures.picture_record import RECORD
 from olivelike.serve.recipe_views import left_out_on_the_page
 from olivelike.serve.views import UploadView, record_of
 
@@ -33,6 +34,8 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
     Returns:
         What it is called: by the SHA-256 of what was sent, so that records can name that.
     """
+    from PIL.PngImagePlugin import PngInfo
+
     name = hashlib.sha256(data).hexdigest()
     try:
         image = decode_image(data, "the upload")
@@ -51,12 +54,15 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
         exif[_ORIENTATION] = turned
     kept = io.BytesIO()
     pixels = image if image.mode in _MODES else image.convert("RGB")
-    pixels.save(kept, "PNG", compress_level=1, exif=exif)
+    record = found.record if found else None
+    chunks = PngInfo()
+    if record is not None:  # Who enlarges it keeps its recipe.
+        chunks.add_itxt(RECORD, record.to_json())
+    pixels.save(kept, "PNG", compress_level=1, exif=exif, pnginfo=chunks)
     try:
         write_whole(folder / f"{name}.png", kept.getvalue(), durable=False)
     except OSError as error:
         raise StoreError(f"the upload can't be kept: {error.strerror or error}; free some space") from error
-    record = found.record if found else None
     return UploadView(
         id=name,
         width=image.width,
