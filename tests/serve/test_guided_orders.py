@@ -139,8 +139,14 @@ def test_control_pictures_are_made_of_pictures(server, api, drawing):
         answer = client.get(f"/api/uploads/{sent}/preprocessed?preprocessor=invert")
         assert answer.headers["content-type"] == "image/png"
         assert alike(Image.open(io.BytesIO(answer.content)), wanted)
+        glass, data = Image.new("RGBA", (4, 4), (9, 9, 9, 0)), io.BytesIO()
+        glass.paste((9, 9, 9, 255), (0, 0, 2, 4))
+        glass.save(data, "PNG")
+        mask = client.post("/api/uploads", content=data.getvalue()).json()["id"]
+        with Image.open(io.BytesIO(client.get(f"/api/uploads/{mask}/preprocessed?preprocessor=mask").content)) as read:
+            assert list(read.tobytes()) == [255, 255, 0, 0] * 4
         for wrong, status, words in (
-            (f"{sent}/preprocessed?preprocessor=depth", 422, "there are none, canny"),
+            (f"{sent}/preprocessed?preprocessor=depth", 422, "there are none, mask, canny"),
             (f"{'0' * 64}/preprocessed?preprocessor=invert", 404, "there is no upload 000000000000"),
             ("x/preprocessed?preprocessor=invert", 422, "upload"),
         ):

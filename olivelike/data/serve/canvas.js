@@ -23,6 +23,8 @@ let brush = { x: 0, y: 0 };
 let tool = "mask";
 let erasing = false;
 let dragged = null;
+/** Whether a number is being typed. */
+let typing = false;
 
 const canvas = () => $("mask-canvas");
 const largest = () => Math.max(drawing.width, drawing.height);
@@ -61,7 +63,8 @@ function placeOf(event) {
   const box = $("mask-stack").getBoundingClientRect();
   const { left, top } = frameOf(drawing);
   // A tenth of a pixel is enough, and short where strokes are kept.
-  return [(event.clientX - box.left) / viewScale() - left, (event.clientY - box.top) / viewScale() - top].map((one) => Math.round(one * 10) / 10);
+  const place = [(event.clientX - box.left) / viewScale() - left, (event.clientY - box.top) / viewScale() - top].map((one) => Math.round(one * 10) / 10);
+  return event.pointerType === "pen" ? [...place, Math.round(event.pressure * 100) / 100] : place;
 }
 
 function showBrush(x, y) {
@@ -81,7 +84,7 @@ function placed() {
   // A blur of a canvas that is shown large takes long, for each bit of a stroke.
   // Of strokes that are thinner than their edge nothing would be seen: it is shown as soft as the thinnest allows.
   const blur = stroke && viewScale() > 2 ? 0 : Math.min(feather(), thinnest() / 2) * viewScale();
-  canvas().style.filter = blur ? `blur(${blur}px)` : "none";
+  canvas().style.filter = blur ? `blur(${blur}px) url(#squares)` : "";
 }
 
 function beginStroke(point, erase = erasing) {
@@ -158,8 +161,9 @@ function keys(event) {
 }
 
 function shortcuts(event) {
-  if (event.target.matches("input[type='number']")) return;
   const key = event.key.toLowerCase();
+  // A number that was typed is a step; the browser takes back what is typed now.
+  if (event.target.matches("input[type='number']") && (typing || !(event.ctrlKey || event.metaKey))) return;
   if (event.ctrlKey || event.metaKey) {
     if (key === "y" || (key === "z" && event.shiftKey)) redo();
     else if (key === "z") undo();
@@ -249,6 +253,15 @@ function setFrame(values, step = null, round = Math.round) {
   reframed(before, !step);
 }
 
+/** Show where the hand is, and the size that it comes to: from one size to the next nothing else moves. */
+function showHand(reach) {
+  const frame = frameOf(drawing);
+  const hand = $("frame-hand");
+  for (const side of SIDES) hand.style[side] = `${(frame[side] - (reach[side] ?? frame[side])) * viewScale()}px`;
+  hand.textContent = sizeOf(drawing).join("\u00d7");
+  hand.hidden = false;
+}
+
 function startHandles() {
   for (const handle of document.querySelectorAll("#mask-stack [data-sides]")) {
     handle.addEventListener("pointerdown", (event) => {
@@ -265,12 +278,15 @@ function startHandles() {
       event.stopPropagation();
       const [across, down] = [event.clientX - dragged.x, event.clientY - dragged.y].map((one) => one / viewScale());
       const by = { left: -across, right: across, top: -down, bottom: down };
-      setFrame(Object.fromEntries(handle.dataset.sides.split(" ").map((side) => [side, dragged.from[side] + by[side]])), dragged.step);
+      const reach = Object.fromEntries(handle.dataset.sides.split(" ").map((side) => [side, dragged.from[side] + by[side]]));
+      setFrame(reach, dragged.step);
+      showHand(reach);
     });
     const end = () => {
       if (!dragged) return;
       const { from, step } = dragged;
       dragged = null;
+      $("frame-hand").hidden = true;
       if (SIDES.every((side) => step.frame[side] === from[side])) drawing.steps = drawing.steps.filter((one) => one !== step);
       draw();
       fit();
@@ -364,6 +380,8 @@ export function startCanvas() {
   canvas().addEventListener("keyup", (event) => event.key === " " && endStroke());
   canvas().addEventListener("blur", endStroke);
   on("mask", "keydown", shortcuts);
+  on("mask", "input", ({ target }) => (typing = target.type === "number"));
+  on("mask", "change", () => (typing = false));
   on("mask", "close", () => leave?.(false));
   on("mask-tools", "change", (event) => choose(event.target.value));
   on("mask-size", "input", takeSlider);

@@ -3,7 +3,7 @@
 import { $, PICTURES, onFiles } from "./dom.js";
 import { takeControls, unitAt } from "./controls.js";
 import { give, picked, upload } from "./given.js";
-import { setInitial } from "./initial.js";
+import { setInitial, takeMask } from "./initial.js";
 import { t } from "./language.js";
 import { notice } from "./notices.js";
 import { imagePrompts, references } from "./picture_lists.js";
@@ -21,6 +21,7 @@ const TAKERS = {
 function takerAt(element) {
   const unit = unitAt(element);
   if (unit) return (file, name) => unit.take(give(file, name));
+  if (element?.closest("#mask-drop")) return (file, name) => takeMask(give(file, name));
   const fold = element?.closest("details");
   return fold?.querySelector(".drop:not([hidden])") && TAKERS[fold.id];
 }

@@ -1,7 +1,7 @@
 // Picture to picture: the initial picture, and what was painted over it: a mask, colours, more room around it.
 
 import { paintOver, repaint } from "./canvas.js";
-import { $, newest, on, onFiles, onFilled, tellInput } from "./dom.js";
+import { $, newest, on, onFiles, onFilled, tellInput, within } from "./dom.js";
 import { noteSize, ownArea, setField } from "./form.js";
 import { give, idOf, inWords, isGone, letGo, picked, recalled } from "./given.js";
 import { t } from "./language.js";
@@ -64,11 +64,32 @@ export function fitSize(width, height, whole = false) {
   const times = (width * height) / ownArea();
   const shrunk = !whole && times > LARGE;
   const share = Math.min(1, most / Math.max(width, height), shrunk ? 1 / Math.sqrt(times) : 1);
-  for (const [input, side] of [[across, width], [down, height]]) {
-    const unit = Number(input.step) || 8;
-    setField(input.id, Math.max(unit, Math.round((side * share) / unit) * unit));
-  }
+  const unit = Number(across.step) || 8;
+  const near = (side) => [0, 1].map((more) => within(Math.floor((side * share) / unit) + more, 1, Math.floor(most / unit)) * unit);
+  // The shape counts; of sizes that have it alike, the nearest.
+  const [wide, high] = [Math.log(width * share), Math.log(height * share)];
+  const far = ([x, y]) => Math.abs(Math.log(x / y) - wide + high) + Math.abs(Math.log(x * y) - wide - high) / 100;
+  const [best] = near(width).flatMap((x) => near(height).map((y) => [x, y])).sort((one, other) => far(one) - far(other));
+  setField("width", best[0]);
+  setField("height", best[1]);
   if (shrunk) noteSize(t`${width}×${height} is ${Math.round(times)} times the area that this model was trained on, so the picture is drawn smaller.`);
+}
+
+/** Have the picture that comes as the mask, over what is painted; the canvas can take it back. */
+export async function takeMask(coming) {
+  problem($("init-problem"), "");
+  const [isNewest, of] = [choosing(), picture];
+  try {
+    const { id, name, width, height } = await coming;
+    const layers = ["mask"];
+    const drawn = await repaint(of, [...(painted?.steps ?? []), { kind: "clear", layers }, { kind: "image", id, layers }]);
+    if (!isNewest() || of !== picture) return;
+    if (!drawn.mask) throw new Error(t`${name} has nothing white, so that nothing is masked.`);
+    takePainted(drawn);
+    if (width !== of.width || height !== of.height) notice(t`The mask is brought from ${width}×${height} to the picture’s ${of.width}×${of.height}.`);
+  } catch (error) {
+    problem($("init-problem"), error);
+  }
 }
 
 /** Leave the mask out; the canvas has its strokes, to be had back. */
@@ -190,6 +211,7 @@ function show() {
   $("init-badge").textContent = picture ? (hasMask() ? t`with mask` : t`on`) : "";
   $("mask-open").disabled = $("init-remove").disabled = !picture;
   $("mask-remove").disabled = !hasMask();
+  $("mask-drop").hidden = !picture;
   const canvas = $("init-mask");
   canvas.hidden = !hasMask();
   if (hasMask()) {
@@ -199,6 +221,7 @@ function show() {
 }
 
 export function startInitial() {
+  onFiles("mask-file", ([file]) => takeMask(give(file, file.name)));
   onFiles("init-file", ([file]) => setInitial(give(file, file.name)));
   on("init-remove", "click", () => {
     forgetInitial();

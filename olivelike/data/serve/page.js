@@ -328,6 +328,13 @@ async function start() {
   if (kept.pictures) fillPictures(kept.pictures);
   recount();
   addEventListener("hashchange", route);
+  // A step back closes the dialog that is open, as Escape does, and goes nowhere.
+  globalThis.navigation?.addEventListener("navigate", (event) => {
+    const top = [...document.querySelectorAll("dialog[open]")].at(-1);
+    if (!top || event.navigationType !== "traverse" || !event.cancelable) return;
+    event.preventDefault();
+    if (top.dispatchEvent(new Event("cancel", { cancelable: true }))) top.close();
+  });
   route();
   onReturn(async () => {
     if ($("order-problem").dataset.code === "unreachable") problem($("order-problem"), "");

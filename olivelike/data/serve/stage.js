@@ -1,6 +1,6 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, inWords, make, markInStrip, on, onFilled, recall, remember, showIn, startStrip } from "./dom.js";
+import { $, button, inWords, make, markInStrip, on, onFilled, recall, remember, showIn, startStrip } from "./dom.js";
 import { inWordsOfThePage } from "./form.js";
 import { addToGallery, thumbnail, variationOf } from "./gallery.js";
 import { current } from "./jobs.js";
@@ -31,6 +31,8 @@ const asked = new Map();
 
 export const shownPicture = () => shown;
 const strip = () => pictures;
+/** The last preview of the job that is drawn. */
+let latest = null;
 
 /** Tell screen readers of a moment, once. */
 function sayOnce(moment, text = moment) {
@@ -68,7 +70,7 @@ function showBar(picture) {
   $("picture-facts").replaceChildren(...parts);
   showButtons();
   $("picture-bar").hidden = false;
-  $("picture-bar").classList.remove("away");
+  setAway(false);
 }
 
 function showButtons() {
@@ -106,10 +108,28 @@ function know(job) {
   if (job.order) asked.set(job.id, job.order.prompt);
 }
 
+/** Grey what is below the picture that was before, while another is drawn: it stays where it is. */
+function setAway(now) {
+  $("picture-bar").classList.toggle("away", now);
+  $("picture-bar").inert = now;
+}
+
+/** Where an earlier picture is looked at while one is drawn, the strip ends with the way back to that. */
+function showNow(going = current()) {
+  now.remove();
+  if (picked && going) $("strip").append(now);
+}
+
+const now = make("li", { id: "strip-now" }, button(t`Now`, () => {
+  onStage("asked");
+  if (latest) showPreview(latest);
+  else display(pictures.at(-1));
+}, { className: "thumbnail" }));
+
 function showPreview(source) {
+  latest = source;
   if (picked) return;
-  // Its room stays, so that nothing moves.
-  $("picture-bar").classList.add("away");
+  setAway(true);
   $("preview").src = source;
   $("preview").hidden = false;
   $("stage-open").hidden = true;
@@ -120,7 +140,7 @@ function add(picture, { stored = true, show = true } = {}) {
   if (!pictures.some((one) => one.id === picture.id)) {
     const apart = picture.sheet || (pictures.length && pictures.at(-1).job !== picture.job);
     pictures.push(picture);
-    $("strip").append(make("li", { className: apart ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, pickOne)));
+    $("strip").insertBefore(make("li", { className: apart ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, pickOne)), now.parentNode && now);
     if (pictures.length > MOST) dropFirst();
     if (stored) addToGallery(picture);
   }
@@ -131,6 +151,7 @@ function add(picture, { stored = true, show = true } = {}) {
 function pickOne(picture) {
   picked = picture.id !== pictures.at(-1).id;
   display(picture);
+  showNow();
 }
 
 function dropFirst() {
@@ -171,7 +192,10 @@ function told(state, data) {
 }
 
 const heard = {
-  asked: () => (picked = false),
+  asked() {
+    picked = false;
+    showNow();
+  },
   sending() {
     $("job-notes").replaceChildren();
     say(t`Sending…`, 0);
@@ -187,8 +211,9 @@ const heard = {
     say(loras?.length ? t`Loading model ${model} with LoRAs…` : t`Loading model ${model}…`, $("step-bar").value);
   },
   started({ opening }) {
-    position = null;
+    [position, latest] = [null, null];
     enable(true);
+    showNow(true);
     say(opening ? t`Loading model ${opening}…` : t`Beginning…`, 0);
     sayOnce(t`Painting has begun.`);
   },
@@ -209,6 +234,9 @@ const heard = {
     // A plot is its sheet; of a batch the pictures are what counts.
     if (job.sheet) add(job.sheet, { show: false });
     const last = job.order?.x || job.order?.y || job.order?.z ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
+    showNow(false);
+    // The new one is in sight, where somebody looks at an earlier one.
+    if (picked) $("strip").scrollLeft = $("strip").scrollWidth;
     if (last && !picked) display(last);
     else if (!$("preview").hidden) clear();
     const flagged = job.pictures.filter((one) => one.flagged).length;

@@ -2,8 +2,8 @@
 
 import { madeOf } from "./given.js";
 
-/** The two colours of a mask, in squares: one of them is seen on any picture. */
-const INKS = ["#e8352e", "#fff3d6"];
+/** What a mask is painted in; the document's filter `squares` shows it in two colours, of which one is seen on any picture. */
+const INK = "#e8352e";
 /** How far the mask of what is added reaches into the picture, in pixels, so that no seam stays. */
 const OVERLAP = 16;
 /** What is added begins as the picture mirrored and so many times smaller: blurred. */
@@ -61,13 +61,13 @@ export async function loaded(url) {
   return image;
 }
 
-/** Masks in white on black that are steps, by their ids at the server: as canvases that are opaque where those are white. */
+/** Masks that are steps, by their ids at the server: as canvases that are opaque where those are white. */
 const images = new Map();
 
 /** Have the masks that are steps at hand. */
 export async function loadImages(steps) {
   for (const { id } of steps.filter((one) => one.kind === "image" && !images.has(one.id))) {
-    const image = await loaded(madeOf(id));
+    const image = await loaded(madeOf(id, { preprocessor: "mask" }));
     const canvas = canvasOf(image.naturalWidth, image.naturalHeight);
     const context = canvas.getContext("2d");
     context.drawImage(image, 0, 0);
@@ -85,7 +85,7 @@ export function drawStep(drawing, one) {
     const context = drawing.layers[layer].getContext("2d");
     const { width, height } = context.canvas;
     context.save();
-    context.fillStyle = context.strokeStyle = layer === "mask" ? squares(context) : one.colour;
+    context.fillStyle = context.strokeStyle = layer === "mask" ? INK : one.colour;
     if (one.erase) context.globalCompositeOperation = "destination-out";
     if (one.kind === "invert") context.globalCompositeOperation = "xor";
     if (one.kind === "clear") context.clearRect(0, 0, width, height);
@@ -101,22 +101,11 @@ export function drawStep(drawing, one) {
   }
 }
 
-function squares(context) {
-  const side = Math.max(1, Math.round(Math.max(context.canvas.width, context.canvas.height) / 40));
-  const tile = canvasOf(2 * side, 2 * side);
-  const to = tile.getContext("2d");
-  to.fillStyle = INKS[0];
-  to.fillRect(0, 0, 2 * side, 2 * side);
-  to.fillStyle = INKS[1];
-  for (const place of [0, side]) to.fillRect(place, place, side, side);
-  return context.createPattern(tile, "repeat");
-}
-
 /** Fill with ink where a mask is opaque. */
 function drawInk(context, mask, { width, height }) {
   const ink = canvasOf(width, height);
   const to = ink.getContext("2d");
-  to.fillStyle = squares(context);
+  to.fillStyle = INK;
   to.fillRect(0, 0, width, height);
   to.globalCompositeOperation = "destination-in";
   to.drawImage(mask, 0, 0, width, height);
@@ -125,14 +114,18 @@ function drawInk(context, mask, { width, height }) {
 
 function drawLine(context, { points, radius }) {
   context.lineCap = context.lineJoin = "round";
-  context.lineWidth = radius * 2;
-  context.beginPath();
-  context.moveTo(...points[0]);
-  for (const point of points) context.lineTo(...point);
-  context.stroke();
+  // Of a pen each bit has the width that its pressure says, else all is one line.
+  const isPen = points.some(([, , pressure]) => pressure !== undefined);
+  for (const bit of isPen ? points.map((point, place) => [points[place - 1] ?? point, point]) : [points]) {
+    context.lineWidth = radius * 2 * (bit[1]?.[2] ?? 1);
+    context.beginPath();
+    for (const [x, y] of bit) context.lineTo(x, y);
+    context.stroke();
+  }
   // A line without length is none: what was touched once is a dot.
+  const [x, y, pressure = 1] = points[0];
   context.beginPath();
-  context.arc(...points[0], radius, 0, 2 * Math.PI);
+  context.arc(x, y, radius * pressure, 0, 2 * Math.PI);
   context.fill();
 }
 

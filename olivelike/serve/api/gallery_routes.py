@@ -15,7 +15,7 @@ from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_
 from olivelike.serve.api.a1111_guides import Threshold
 from olivelike.serve.api.forms import read_form
 from olivelike.serve.api.guards import visitor_of
-from olivelike.serve.api.images import in_turn, png
+from olivelike.serve.api.images import a1111_mask, in_turn, png
 from olivelike.serve.api.native import Client, TheService, answer, require_uploads
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.gallery.gallery import Filter
@@ -25,6 +25,8 @@ from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_ques
 from olivelike.serve.service import Service
 
 router = APIRouter(route_class=StrictRoute)
+_MASK: Final = "mask"
+"""Reads a picture as a mask, among preprocessors."""
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 _ID: Final = "[0-9a-f]{20}"
 _MOST: Final = 500
@@ -220,12 +222,17 @@ async def made_of_upload(
     threshold_a: Threshold = -1,
     threshold_b: Threshold = -1,
 ) -> bytes:
-    """Return what a picture that was sent leads by, as PNG: `preprocessor` is that of a control of an order."""
-    if preprocessor not in (names := (NONE, *PREPROCESSORS)):
+    """Return what a picture that was sent leads by, as PNG.
+
+    `preprocessor` is that of a control of an order, or `mask`: as A1111 reads masks, white where opaque, or bright.
+    """
+    if preprocessor not in (names := (NONE, _MASK, *PREPROCESSORS)):
         raise refused(f"preprocessor: there is no {preprocessor!r}; there are {', '.join(names)}")
     check_preprocessor(preprocessor)
     await require_uploads(request, [upload])
     data = await service.library.upload_bytes(upload)
+    if preprocessor == _MASK:
+        return await in_turn(lambda: png(a1111_mask(data)))
     asked = threshold_a, threshold_b
     return await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)))
 

@@ -86,13 +86,13 @@ def flat(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def a1111_mask(data: bytes, size: Size) -> Image.Image:
-    """Return a mask as A1111 reads it: the opacity, or the brightness if all is opaque."""
+def a1111_mask(data: bytes, size: Size | None = None) -> Image.Image:
+    """Return a mask as A1111 reads it: the opacity, or the brightness if all is opaque; of a size, if one is named."""
     image = upright(data, "mask")
     mask = image.convert("RGBA").getchannel("A") if image.has_transparency_data else image.convert("L")
     if set(mask.tobytes()) == {255}:
         mask = image.convert("L")
-    return mask if mask.size == size else mask.resize(size)
+    return mask if size in (None, mask.size) else mask.resize(size)
 
 
 def resized(image: Image.Image, size: Size, mode: int) -> Image.Image:

@@ -210,12 +210,12 @@ def test_a_step_back_from_the_canvas_asks_and_stays_there(visit: Callable[..., O
     page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
     page.click("#mask-open")
     page.click("#mask-all")
-    page.go_back()
+    page.evaluate("history.back()")
     page.locator("dialog[open]", has_text="Leave without what you painted?").wait_for()
     assert page.evaluate("location.hash") == "#paint" and page.locator("#view-gallery").is_hidden()
     page.click("dialog[open] button:has-text('Leave')")
     page.locator("#mask").wait_for(state="hidden")
-    page.go_back()
+    page.evaluate("history.back()")
     page.locator("#view-gallery").wait_for()
 
 
