@@ -256,16 +256,20 @@ def _made(folder: Path, _changed: object) -> tuple[str, int]:
 
 @lru_cache(maxsize=4096)
 def _lora(name: str, place: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
-    family, families, width, metadata, broken = None, tuple[str, ...](), None, dict[str, str](), True
+    family, families, few, width, metadata, broken = None, tuple[str, ...](), None, None, dict[str, str](), True
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
         family, width, metadata = opened.family, opened.cross_attention_dim, dict(opened.metadata)
-        families = tuple(sorted(denoisers_of(opened)))
+        families, few = tuple(sorted(denoisers_of(opened))), opened.few_steps
         broken = False
     has_picture = _thumbnail(path) is not None
+    suited = None
+    if few is not None:
+        steps, recipe = few.steps or few.recipe.steps, few.recipe
+        suited = {"steps": steps, "guidance_scale": recipe.guidance, "scheduler": recipe.scheduler}
     return LoraView(
         name=name, alias=metadata.get("ss_output_name") or path.stem, path=place + path.suffix, family=family,
-        metadata=metadata, families=families, text_width=width, broken=broken,
+        metadata=metadata, families=families, few_steps=suited, text_width=width, broken=broken,
         card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
     )  # fmt: skip

@@ -179,6 +179,8 @@ class LoraView(_View):
     card: LoraCard
     families: tuple[str, ...] = ()
     """Families whose denoisers its layers may be of, by their names; none if it has no such layers."""
+    few_steps: Json | None = None
+    """Steps, guidance and scheduler that *Few steps* takes with it, by an order's fields; `None` if it is of no few."""
     text_width: int | None = None
     """Numbers of each vector of a prompt that its layers take; `None` if it has none that do."""
     broken: bool = False

@@ -105,11 +105,25 @@ export function readFields() {
   if (order.seed === -1) delete order.seed;
   // A batch is what is made at once, as in A1111.
   if (order.num_images && order.batch_size) order.num_images *= order.batch_size;
-  // What is at its default is not asked for, so that a few-step model may take its own.
-  for (const name of order.fast ? ["steps", "guidance_scale", "eta"] : []) {
-    if (String(order[name]) === String(defaults[name] ?? "")) delete order[name];
+  // What nobody changed is not asked for, so that a few-step model may take its own.
+  for (const name of order.fast ? [...FEW, "eta"] : []) {
+    if (String(order[name]) === String(few[name] ?? defaults[name] ?? "")) delete order[name];
   }
   return order;
+}
+
+const FEW = ["steps", "guidance_scale", "scheduler"];
+/** What fields that nobody changed have of a LoRA of few steps. */
+let few = {};
+
+/** Show what few steps are drawn with where nobody changed it; `null` is without, by who `unticked` it as it was before. */
+export function showFewSteps(found, unticked) {
+  const [before, shown] = [few, found ?? {}];
+  few = shown;
+  if (!found && !unticked) return;
+  const changed = FEW.filter((name) => get($(name)) === String(before[name] ?? defaults[name] ?? "") && get($(name)) !== String(shown[name] ?? defaults[name] ?? ""));
+  for (const name of changed) set($(name), shown[name] ?? defaults[name]);
+  if (changed.length) tellFilled();
 }
 
 /** Show a field, or hide one that has no meaning for a model, with its label and hint; what is hidden is not sent. */

@@ -10,21 +10,19 @@ import { ask } from "./server.js";
 let known = [];
 let chosen = [];
 
-const found = (name) => known.find((one) => one.name === name);
+/** A LoRA by its name, with or without its folder. */
+const found = (name) => known.find((one) => one.name === name) ?? known.find((one) => one.name.split("/").pop() === name.split("/").pop());
 
 export const loraNames = () => known.map((one) => one.name);
 
-/** Whether prompts may name a LoRA so: by its file, with or without its folder. */
-export function isKnownLora(name) {
-  const last = name.split("/").pop();
-  return known.some((one) => one.name === name || one.name.split("/").pop() === last);
-}
+/** Whether prompts may name a LoRA so. */
+export const isKnownLora = (name) => Boolean(found(name));
 
-/** Whether a LoRA, by its name with or without its folder, is for another kind of model than the one that is chosen. */
-export function isMisfit(name) {
-  const last = name.split("/").pop();
-  return isForAnother(known.find((one) => one.name === name) ?? known.find((one) => one.name.split("/").pop() === last) ?? {});
-}
+/** Whether a LoRA is for another kind of model than the one that is chosen. */
+export const isMisfit = (name) => isForAnother(found(name) ?? {});
+
+/** What the last LoRA of few steps is drawn with, of those that are chosen and those that a prompt names. */
+export const fewStepsOf = (named) => [...chosen.filter(({ weight }) => weight >= 0.5).map(({ name }) => name), ...named].map((name) => found(name)?.few_steps).filter(Boolean).pop() ?? {};
 
 /** Strength that its user prefers, or 1, as in A1111. */
 export const weightOf = (name) => found(name)?.card.weight ?? 1;

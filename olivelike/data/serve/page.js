@@ -6,7 +6,7 @@ import { $, button, nameKeys, on, onFilled } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, countUnits, placeOfUnit, startControls } from "./controls.js";
-import { fillForm, firstFault, formState, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
+import { fillForm, firstFault, formState, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, showFewSteps, startSizes } from "./form.js";
 import { NO_PICTURES, fillPictures, forgetGone, formPictures } from "./form_pictures.js";
 import { addToGallery, listed, readNewest, removeFromGallery, startGallery, wanted } from "./gallery.js";
 import { limitUploads } from "./given.js";
@@ -14,7 +14,7 @@ import { startIncoming } from "./incoming.js";
 import { hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
-import { chosenLoras, isKnownLora, isMisfit, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
+import { chosenLoras, fewStepsOf, isKnownLora, isMisfit, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { examples, model, modelNames, readModels, setModel, startModels, titleOf, usualSize } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
@@ -209,7 +209,10 @@ function startForm() {
     generate();
   });
   // What is changed may be what was wrong.
-  on("form", "input", () => problem($("order-problem"), ""));
+  on("form", "input", ({ target, isTrusted }) => {
+    problem($("order-problem"), "");
+    showFewSteps($("fast").checked ? fewStepsOf(lorasOfPrompt()) : null, isTrusted && target.id === "fast");
+  });
   onFilled(() => markField(null));
   on("cancel", "click", () => stop("cancel"));
   on("skip", "click", () => stop("skip"));
