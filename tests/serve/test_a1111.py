@@ -118,7 +118,7 @@ def test_pictures_are_kept_if_they_are_to_be_and_sent_if_they_are_to_be(api, cli
         ("Euler", "Karras", "Euler Karras"),
         ("Euler", "karras", "Euler Karras"),
         ("Euler", "sgm_uniform", "Euler SGM Uniform"),
-        ("Euler", "normal", "Euler"),
+        ("Euler", "normal", "Euler Normal"),
         ("DPM++ 2M", "Automatic", "DPM++ 2M Karras"),
         ("DPM++ 2M", "Uniform", "DPM++ 2M"),
         ("DPM++ 2M Karras", "Automatic", "DPM++ 2M Karras"),

@@ -1062,7 +1062,7 @@ class Batch:
     pictures: tuple[Picture, ...]
     seconds: float
     scheduler: str
-    """Class of diffusers."""
+    """Class of diffusers, or the sampler that it has none for."""
 
     @property
     def passed(self) -> int:
@@ -1076,7 +1076,7 @@ class Result:
 
     request: ResolvedRequest
     scheduler: str
-    """Class of diffusers."""
+    """Class of diffusers, or the sampler that it has none for."""
     pictures: tuple[Picture, ...]
     seconds: float
 

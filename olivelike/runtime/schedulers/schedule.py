@@ -35,7 +35,7 @@ class Schedule:
     """
 
     name: str
-    """Class of diffusers."""
+    """Class of diffusers, or the sampler that it has none for."""
     timesteps: Table
     """One for each call of the network."""
     scale: Table

@@ -33,7 +33,8 @@ SCHEDULERS = (
     "Heun Beta",
     "DPM2 a",
     "UniPC",
-    "SASolver",
+    "SA Solver",
+    "DPM++ 2S a Align Your Steps",
 )
 """One of each kind."""
 DRAWS = 13

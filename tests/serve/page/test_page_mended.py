@@ -264,7 +264,7 @@ def test_a_filled_form_has_no_field_marked_that_was_refused_before(visit: Callab
     opened = visit(may_complain=True)
     page = opened.page
     page.fill("#prompt", "a fish")
-    page.locator("#scheduler").evaluate("(scheduler) => (scheduler.value = 'Restart')")
+    page.locator("#scheduler").evaluate("(scheduler) => (scheduler.value = 'DPM adaptive')")
     page.click("#generate")
     page.locator("#sampler[aria-invalid]").wait_for()
     page.click("#form-reset")

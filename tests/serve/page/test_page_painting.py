@@ -145,7 +145,8 @@ def test_a_plot_of_two_axes_has_labels_and_all_pictures(visit: Callable[..., Ope
     opened.page.select_option("#y-field", "")
     opened.page.select_option("#sampler", "DPM++ 2M")
     opened.page.click("#x-all")
-    assert opened.page.input_value("#x-values") == "Uniform, Karras, Exponential, Beta, SGM Uniform"
+    types = "Uniform, Karras, Exponential, Beta, SGM Uniform, Normal, Simple, DDIM, KL Optimal, Align Your Steps"
+    assert opened.page.input_value("#x-values") == types
     opened.page.fill("#x-values", "Uniform, Karras")
     opened.generate("^2 pictures", steps=2)
     assert [one["record"].get("schedule") for one in opened.job()["pictures"]] == [None, "Karras"]
