@@ -295,7 +295,8 @@ def test_what_is_asked_for_gives_the_picture_of_generate(
     ("sampler", "schedule"),
     [
         ("PLMS", "Uniform"), ("DPM++ 2M", "Karras"), ("Euler a", "Uniform"), ("Heun", "Uniform"),
-        ("DPM++ 2M SDE", "Uniform"), ("UniPC", "Beta"), ("LCM", "Uniform"), ("SA Solver", "KL Optimal"), ("DPM++ 2S a", "Normal"),
+        ("DPM++ 2M SDE", "Uniform"), ("UniPC", "Beta"), ("LCM", "Uniform"), ("SA Solver", "KL Optimal"),
+        ("DPM++ 2S a", "Normal"),
     ],
 )  # fmt: skip
 def test_a_sampler_gives_the_picture_of_generate(
