@@ -49,7 +49,7 @@ def _template(module: str, start: int) -> tuple[str, list[str], int]:
     text, values, place = "", list[str](), start
     while module[place] != "`":
         if module.startswith("${", place):
-            behind = _behind(module, place + 2)
+            behind = expression_end(module, place + 2)
             text += f"{{{len(values)}}}"
             values.append(module[place + 2 : behind - 1])
             place = behind
@@ -59,15 +59,15 @@ def _template(module: str, start: int) -> tuple[str, list[str], int]:
     return text, values, place + 1
 
 
-def _behind(module: str, place: int) -> int:
-    """Return where an expression of a template is over, those of templates in it passed by."""
+def expression_end(module: str, place: int) -> int:
+    """Return where an expression of a template is over, behind its brace; those of templates in it are passed by."""
     depth = 1
     while depth:
         letter = module[place]
         if letter == "`":
             place += 1
             while module[place] != "`":
-                place = _behind(module, place + 2) if module.startswith("${", place) else place + 1
+                place = expression_end(module, place + 2) if module.startswith("${", place) else place + 1
         elif letter == '"':
             place = module.index('"', place + 1)
         depth += {"{": 1, "}": -1}.get(letter, 0)

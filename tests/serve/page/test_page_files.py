@@ -70,23 +70,23 @@ def test_code_is_sent_with_its_texts_as_they_are() -> None:
  * Words, and `one of them.
  */
   const a = `1
-    // 2 \\`
+    // 2 \\` ${ f(`3, ${ 4 }`) }
     ${3}`;
 \t// None`
-  const b = /[/*]`/; // "c"
-  /* d */ e("//");
+  const b = /[/*]`, /; // "c"
+  /* d */ e("//", '; "', x / 2, y ) / 2;
     /* f */
 """
     sent = """\
 
 
 
-const a = `1
-    // 2 \\`
+const a=`1
+    // 2 \\` ${ f(`3, ${ 4 }`) }
     ${3}`;
 
-const b = /[/*]`/; // "c"
-/* d */ e("//");
+const b=/[/*]`, /;
+/* d */ e("//",'; "',x / 2,y)/ 2;
 
 """
     assert as_sent(written) == sent
