@@ -1,14 +1,20 @@
 // The pictures of all days: in pages that come as one scrolls, searched by recipe.
 
-import { $, button, make, newest, offer, on, option, settled, within } from "./dom.js";
+import { $, button, make, newest, offer, on, option, recall, remember, settled, within } from "./dom.js";
+import { set } from "./form.js";
 import { locale, t } from "./language.js";
-import { problem } from "./notices.js";
+import { notice, problem, shownAt } from "./notices.js";
 import { loraNames } from "./loras.js";
-import { choose, forget, markTile, select, selecting } from "./selection.js";
+import { choose, forget, markTile, selecting, showAlone, shownAlone } from "./selection.js";
 import { ask, query } from "./server.js";
 import { view } from "./viewer.js";
 
 const PAGE = 60;
+/** Pictures of an answer. */
+const MOST = 500;
+/** What is searched in this tab, and how many pictures are listed, for the next time. */
+const KEY = "olivelike.gallery";
+const FIELDS = ["search", "search-kind", "search-model", "search-lora", "search-day"];
 
 let pictures = [];
 /** How many there are, listed or not. */
@@ -18,6 +24,8 @@ let loading = false;
 /** Whether pictures came that are not listed yet. */
 let missed = false;
 const asking = newest();
+let again = null;
+let back = () => {};
 
 const visible = () => !$("view-gallery").hidden;
 
@@ -67,23 +75,22 @@ function put(picture, first = false) {
   day.lastChild[first ? "prepend" : "append"](item);
 }
 
-/** What the gallery is asked for: words and terms of the search, and the model. */
+/** What the gallery is asked for: what is chosen, or words and terms of the search, and the model. */
 export function wanted() {
+  const ids = shownAlone();
+  if (ids) return { ids };
   const [lora, day] = [$("search-lora").value, $("search-day").value];
   const terms = [$("search").value.trim(), $("search-kind").value, lora && `lora:"${lora}"`, day && `date:${day}`];
   return { search: terms.filter(Boolean).join(" "), model: $("search-model").value };
 }
 
 function searchNothing() {
-  for (const id of ["search", "search-kind", "search-model", "search-lora", "search-day"]) $(id).value = "";
+  for (const id of FIELDS) $(id).value = "";
   $("search").focus();
   return search();
 }
 
-function searching() {
-  const { search, model } = wanted();
-  return Boolean(search || model);
-}
+const searching = () => Object.values(wanted()).some(Boolean);
 
 function tell() {
   const empty = searching() ? t`No picture matches.` : t`No pictures yet. Paint one, and it stays here.`;
@@ -92,11 +99,11 @@ function tell() {
   $("gallery-more").hidden = !next;
 }
 
-async function read(before) {
+async function read(before, limit = PAGE) {
   const isNewest = asking();
   loading = true;
   try {
-    const found = await ask(query("/api/pictures", { ...wanted(), before, limit: PAGE }));
+    const found = await ask(query("/api/pictures", { ...wanted(), before, limit }));
     if (!isNewest()) return;
     if (!before) {
       pictures = [];
@@ -122,15 +129,27 @@ function readMore() {
   if (next && !loading) read(next);
 }
 
-function search() {
-  if (selecting()) select(true);
-  return read(null);
+export const search = () => read(null);
+
+/** Have the server look for files that came into its folders. */
+async function refresh() {
+  const { added, removed } = await ask("/api/pictures/refresh", { method: "POST" });
+  notice(t`New files: ${added}; gone: ${removed}.`);
+  await search();
+}
+
+/** What was listed before a reload, and where it was looked at. */
+async function readAgain(count) {
+  again = null;
+  await read(null, within(count, PAGE, MOST));
+  back();
 }
 
 /** What came since the gallery was read, or its first page. */
 export async function readNewest() {
   offer($("search-lora"), [option("", t`Any LoRA`), ...loraNames().map((name) => option(name))]);
   $("search-lora").parentElement.hidden = !loraNames().length;
+  if (again) return readAgain(again.count);
   if (!pictures.length || searching()) return search();
   const found = await ask(query("/api/pictures", { limit: PAGE })).catch(() => ({ pictures: [] }));
   // More came than a page has.
@@ -191,9 +210,16 @@ function walk(event) {
 /** The pictures that are listed, as they are shown. */
 export const listed = () => pictures;
 
-export function startGallery() {
-  on("search", "input", settled(search, 250));
-  for (const id of ["search-kind", "search-model", "search-lora", "search-day"]) on(id, "change", search);
+/** What is searched is as it was before a reload; `onBack()` is called once the same pictures are listed, too. */
+export function startGallery(onBack) {
+  back = onBack;
+  again = recall(KEY, null, sessionStorage);
+  FIELDS.forEach((id, place) => set($(id), again?.values[place]));
+  addEventListener("pagehide", () => remember(KEY, { values: FIELDS.map((id) => $(id).value), count: pictures.length }, sessionStorage));
+  const another = () => (shownAlone() ? showAlone(false) : search());
+  on("search", "input", settled(another, 250));
+  for (const id of FIELDS.slice(1)) on(id, "change", another);
+  on("gallery-refresh", "click", () => refresh().catch(shownAt("gallery-problem")));
   on("gallery-more", "click", readMore);
   addEventListener("scroll", settled(catchUp, 150));
   on("gallery-days", "keydown", walk);

@@ -2,13 +2,13 @@
 
 import { FORM } from "./declared.js";
 import { startCanvas } from "./canvas.js";
-import { $, button, nameKeys, on, onFilled } from "./dom.js";
+import { $, button, nameKeys, on, onFilled, recall, remember } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, countUnits, placeOfUnit, startControls } from "./controls.js";
 import { fillForm, firstFault, formState, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, showFewSteps, startSizes } from "./form.js";
 import { NO_PICTURES, fillPictures, forgetGone, formPictures } from "./form_pictures.js";
-import { addToGallery, listed, readNewest, removeFromGallery, startGallery, wanted } from "./gallery.js";
+import { addToGallery, listed, readNewest, removeFromGallery, search, startGallery, wanted } from "./gallery.js";
 import { limitUploads } from "./given.js";
 import { startIncoming } from "./incoming.js";
 import { hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
@@ -165,8 +165,10 @@ function follow() {
   $("examples").replaceChildren(...(examples().length ? [t`Try: `, ...examples().map(example)] : []));
 }
 
-/** By view: how far it was scrolled when it was left. */
-const places = {};
+/** By view: how far it was scrolled when it was left, in this tab. */
+const places = recall("olivelike.places", {}, sessionStorage);
+/** The view that is shown. */
+let at = null;
 
 function route() {
   const wanted = location.hash.slice(1);
@@ -176,8 +178,7 @@ function route() {
     history.pushState(null, "", "#paint");
     return void $("mask").dispatchEvent(new Event("cancel", { cancelable: true }));
   }
-  const [left] = VIEWS.filter((view) => !$(`view-${view}`).hidden);
-  if (left) places[left] = scrollY;
+  if (at && at !== name) places[at] = scrollY;
   for (const view of VIEWS) {
     $(`view-${view}`).hidden = view !== name;
     const link = document.querySelector(`nav a[href="#${view}"]`);
@@ -186,10 +187,11 @@ function route() {
       link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - 40;
     } else link.removeAttribute("aria-current");
   }
-  if (left !== name) {
+  if (at !== name) {
     scrollTo(0, places[name] ?? 0);
     for (const dialog of document.querySelectorAll("dialog[open]:not(#mask)")) dialog.close();
   }
+  at = name;
   $("skip-link").hidden = name !== "paint";
   if (name === "workflows") readRuns();
   if (name === "settings") showSettings();
@@ -304,7 +306,7 @@ async function start() {
   for (const list of PICTURE_LISTS) list.start();
   startIncoming();
   startStage();
-  startGallery();
+  startGallery(() => at === "gallery" && scrollTo(0, places.gallery));
   startRuns(readModels);
   const forgotten = (picture) => {
     leaveViewer(picture);
@@ -314,7 +316,7 @@ async function start() {
   };
   startViewer();
   startUpscale();
-  startSelection(listed, wanted, forgotten);
+  startSelection(listed, wanted, search, forgotten);
   startCompare();
   startOffers();
   startNotebook();
@@ -338,6 +340,9 @@ async function start() {
     event.preventDefault();
     if (top.dispatchEvent(new Event("cancel", { cancelable: true }))) top.close();
   });
+  // What a browser restores by itself was measured in another view.
+  history.scrollRestoration = "manual";
+  addEventListener("pagehide", () => remember("olivelike.places", { ...places, [at]: scrollY }, sessionStorage));
   route();
   onReturn(async () => {
     if ($("order-problem").dataset.code === "unreachable") problem($("order-problem"), "");

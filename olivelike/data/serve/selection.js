@@ -16,6 +16,10 @@ let progress = "";
 let removed = () => {};
 let listed = () => [];
 let wanted = () => ({});
+let again = () => {};
+
+/** The ids of what is chosen, while the gallery lists that alone. */
+export const shownAlone = () => $("selected-show").getAttribute("aria-pressed") === "true" && [...chosen.keys()].slice(0, MOST).join();
 
 export const selecting = () => $("select").getAttribute("aria-pressed") === "true";
 
@@ -65,9 +69,17 @@ export function choose(picture, event) {
   show();
 }
 
+/** List what is chosen alone, which may be of several searches, or what is searched. */
+export function showAlone(on) {
+  const was = shownAlone();
+  $("selected-show").setAttribute("aria-pressed", String(on));
+  if (on || was) again();
+}
+
 /** Begin to choose, or end it and forget what was chosen. */
-export function select(on) {
+function select(on) {
   $("select").setAttribute("aria-pressed", String(on));
+  showAlone(false);
   chosen.clear();
   last = null;
   show();
@@ -163,11 +175,10 @@ async function likeAll() {
   });
 }
 
-/** `pictures()` returns those of the gallery in order, `asked()` what they are searched by; `onRemoved(picture)` hears of each that was deleted. */
-export function startSelection(pictures, asked, onRemoved) {
-  listed = pictures;
-  wanted = asked;
-  removed = onRemoved;
+/** `pictures()` returns those of the gallery in order, `asked()` what they are searched by; `search()` reads them, `onRemoved(picture)` hears of each that was deleted. */
+export function startSelection(pictures, asked, search, onRemoved) {
+  [listed, wanted, again, removed] = [pictures, asked, search, onRemoved];
+  on("selected-show", "click", () => showAlone(!shownAlone()));
   on("select", "click", () => select(!selecting()));
   on("select-all", "click", () => chooseAll().catch(shownAt("gallery-problem")));
   on("selected-like", "click", likeAll);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Final
 
@@ -39,10 +40,13 @@ _FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 
 
 async def asked_filter(
-    search: Annotated[str, Query(max_length=500)] = "", model: Annotated[str | None, Query(max_length=300)] = None
+    search: Annotated[str, Query(max_length=500)] = "",
+    model: Annotated[str | None, Query(max_length=300)] = None,
+    ids: Ids | None = None,
 ) -> Filter:
-    """Return what pictures are to have in common."""
-    return searched(search, model)
+    """Return what pictures are to have in common, or which they are."""
+    wanted = searched(search, model)
+    return wanted if ids is None else replace(wanted, ids=tuple(ids.split(",")))
 
 
 Wanted = Annotated[Filter, Depends(asked_filter)]

@@ -84,6 +84,8 @@ class PictureRow:
 class Filter:
     """Facts that pictures in a search have; `None` leaves one open."""
 
+    ids: tuple[str, ...] | None = None
+    """Of which they are."""
     words: tuple[str, ...] = ()
     """Which the recipe has, all of them, in small or large letters."""
     negative: str | None = None
@@ -113,6 +115,8 @@ class Filter:
 
     def facts(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield the conditions of what it says itself, each with its values."""
+        if self.ids is not None:
+            yield "id IN (SELECT value FROM json_each(?))", (json.dumps(self.ids),)
         for word in self.words:
             yield _IN_WORDS, (f"%{_literal(word)}%",)
         if self.negative is not None:

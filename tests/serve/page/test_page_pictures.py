@@ -82,7 +82,7 @@ def test_chosen_pictures_are_liked_compared_saved_and_deleted(visit: Callable[..
         assert download.value.suggested_filename in ("pictures.zip", "sheet.png")
     page.select_option("#search-kind", "favourite:yes")
     page.locator("#gallery-status", has_text=re.compile("^2 pictures$")).wait_for()
-    page.click("#select-all")
+    assert page.text_content("#selected-count") == "2 pictures chosen"
     page.click("#selected-delete")
     page.click("#confirm-yes")
     page.locator("#gallery-status", has_text="No picture matches").wait_for()
