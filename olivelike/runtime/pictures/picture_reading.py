@@ -110,17 +110,18 @@ def read_picture_data(data: bytes, name: str) -> PictureFile:
     return _read_picture(Path(name), io.BytesIO(data))
 
 
+def told_by(image: Image.Image, name: str) -> PictureFile | None:
+    """Return what a decoded picture says of itself, as `read_picture` does; `None` where it reads no such format."""
+    return _told_by(Path(name), image) if image.format in ("PNG", "JPEG", "MPO", "WEBP") else None
+
+
 def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
     from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF and many pixels
-            with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
-                _check_pixels(path, image)
-                own, texts = _texts(image)
-                marked = said_source_type(image.info.get("xmp"))
-                form, (width, height) = str(image.format), image.size
+            warnings.simplefilter("ignore")  # of Pillow, about many pixels
+            image = Image.open(file, formats=["PNG", "JPEG", "WEBP"])
     except Image.DecompressionBombError as error:
         raise _too_many_pixels(path) from error
     except UnidentifiedImageError:  # Its own words name an object of Python's.
@@ -129,6 +130,20 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
         ) from None
     except _UNREADABLE as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
+    with image:
+        _check_pixels(path, image)
+        return _told_by(path, image)
+
+
+def _told_by(path: Path, image: Image.Image) -> PictureFile:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF
+            own, texts = _texts(image)
+            marked = said_source_type(image.info.get("xmp"))
+    except _UNREADABLE as error:
+        raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
+    form, (width, height) = str(image.format), image.size
     parameters = texts.get(PARAMETERS) or texts.get(COMMENT)
     if own is not None:
         ours = record_from_json(own, str(path))

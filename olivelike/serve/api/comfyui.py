@@ -325,7 +325,8 @@ async def view(
 def _file(data: bytes, name: str) -> Response:
     """Return a picture with the name that programs save it under."""
     plain = _UNSAFE.sub("_", name)
-    return Response(data, media_type="image/png", headers={"Content-Disposition": f'filename="{plain}"'})
+    kind = "image/jpeg" if data.startswith(b"\xff\xd8") else "image/png"
+    return Response(data, media_type=kind, headers={"Content-Disposition": f'filename="{plain}"'})
 
 
 async def _picture(request: Request, name: str) -> Response:

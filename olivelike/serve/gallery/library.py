@@ -276,7 +276,7 @@ class Library:
         self._uploads.close()
 
     async def upload_bytes(self, name: str) -> bytes:
-        """Return an upload as PNG. Raises `SourceError` if it is gone."""
+        """Return an upload as PNG or JPEG. Raises `SourceError` if it is gone."""
         try:
             return await asyncio.to_thread(self._upload(name).read_bytes)
         except OSError:

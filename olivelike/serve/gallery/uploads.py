@@ -8,14 +8,18 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
 from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
-from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, is_picture_data, read_picture_data
+from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, read_picture_data, told_by
 from olivelike.runtime.pictures.picture_record import RECORD
+from olivelike.serve.gallery.bare_pictures import bare_picture
 from olivelike.serve.recipe_views import left_out_on_the_page
 from olivelike.serve.views import UploadView, record_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
 _ORIENTATION: Final = 0x0112
@@ -27,8 +31,9 @@ _KEPT_SECONDS: Final = 24 * 3600.0
 
 
 def add_upload(folder: Path, data: bytes) -> UploadView:
-    """Decode a picture within bounds, and keep it as a PNG of the same pixels.
+    """Decode a picture within bounds, and keep its pixels: of a PNG or JPEG as they were sent, of others as a PNG.
 
+    What is kept says nothing beside them but how they are turned, and takes no longer to decode than a PNG of as many.
     Raises `UsageError` if it is no picture that is read, and `StoreError` if it can't be kept.
 
     Returns:
@@ -43,24 +48,17 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
         raise UsageError(str(error)) from error
     found: PictureFile | None = None
     try:
-        found = read_picture_data(data, "the upload")
-        unread = found.unread
-    except OlivelikeError as error:  # A picture with a damaged record, or of a format without one, is a picture.
-        unread = str(error) if is_picture_data(data) else None
-    turned = image.getexif().get(_ORIENTATION)
-    exif = image.getexif()
-    exif.clear()
-    if turned is not None:
-        exif[_ORIENTATION] = turned
-    kept = io.BytesIO()
-    pixels = image if image.mode in _MODES else image.convert("RGB")
+        found = told_by(image, "the upload") if image.format else read_picture_data(data, "the upload")
+        unread = found.unread if found else None
+    except OlivelikeError as error:  # A picture with a damaged record is a picture.
+        unread = str(error)
+    said = image.getexif().get(_ORIENTATION)
+    turned = said if isinstance(said, int) and 1 <= said <= 8 else 1
     record = found.record if found else None
-    chunks = PngInfo()
-    if record is not None:  # Who enlarges it keeps its recipe.
-        chunks.add_itxt(RECORD, record.to_json())
-    pixels.save(kept, "PNG", compress_level=1, exif=exif, pnginfo=chunks)
+    own = None if record is None else record.to_json()  # Who enlarges it keeps its recipe.
+    kept = bare_picture(data, turned, {} if own is None else {RECORD: own}) if image.mode in _MODES else None
     try:
-        write_whole(folder / f"{name}.png", kept.getvalue(), durable=False)
+        write_whole(folder / f"{name}.png", kept or _as_png(image, turned, own), durable=False)
     except OSError as error:
         raise StoreError(f"the upload can't be kept: {error.strerror or error}; free some space") from error
     return UploadView(
@@ -72,6 +70,20 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
         left_out=left_out_on_the_page(record) if record else None,
         unread=unread.removeprefix("the upload: ") if unread else None,
     )
+
+
+def _as_png(image: Image, turned: int, own: str | None) -> bytes:
+    exif = image.getexif()
+    exif.clear()
+    if turned > 1:
+        exif[_ORIENTATION] = turned
+    kept = io.BytesIO()
+    pixels = image if image.mode in _MODES else image.convert("RGB")
+    chunks = PngInfo()
+    if own is not None:
+        chunks.add_itxt(RECORD, own)
+    pixels.save(kept, "PNG", compress_level=1, exif=exif, pnginfo=chunks)
+    return kept.getvalue()
 
 
 def prune_uploads(folder: Path, needed: Collection[str], senders: Mapping[str, str]) -> list[str]:
