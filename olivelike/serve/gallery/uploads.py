@@ -39,8 +39,6 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
     Returns:
         What it is called: by the SHA-256 of what was sent, so that records can name that.
     """
-    from PIL.PngImagePlugin import PngInfo
-
     name = hashlib.sha256(data).hexdigest()
     try:
         image = decode_image(data, "the upload")
@@ -73,6 +71,8 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
 
 
 def _as_png(image: Image, turned: int, own: str | None) -> bytes:
+    from PIL.PngImagePlugin import PngInfo
+
     exif = image.getexif()
     exif.clear()
     if turned > 1:
