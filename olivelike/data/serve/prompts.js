@@ -65,6 +65,7 @@ class Editor {
     const isNewest = this.looking();
     const text = this.input.value;
     const model = this.model();
+    if (!model) return;
     try {
       const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative, prompt_weights: $("prompt_weights").checked } });
       if (!isNewest() || text !== this.input.value) return;
