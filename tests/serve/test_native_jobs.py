@@ -303,6 +303,18 @@ def test_a_picture_is_drawn_from_an_upload(server, client):
     assert job["pictures"][0]["record"]["init_image"]["hash"] == used
 
 
+def test_each_of_several_initial_pictures_is_filled_where_one_mask_says(server, client):
+    sent = [upload(client, png(colour=colour)) for colour in ("teal", "orange")]
+    mask = upload(client, png(colour="black", hole=(0, 0, 15, 31)))
+    more = {"mask": mask, "mask_mode": "not masked", "masked_content": "fill", "strength": 0.5, "seed": 7}
+    job = server.draw(init_images=sent, **more)
+    assert job["state"] == "done", job["error"]
+    for one, many in zip(sent, job["pictures"], strict=True):
+        (alone,) = server.draw(init_image=one, **more)["pictures"]
+        assert opened(client, alone).tobytes() == opened(client, many).tobytes()
+        assert (many["record"]["masked_content"], many["record"]["mask_mode"]) == ("fill", "not masked")
+
+
 def test_what_is_not_masked_stays_when_the_picture_is_put_back(server, client):
     image, mask = upload(client, png()), upload(client, png(colour="black", hole=(0, 0, 15, 31)))
     job = server.draw(init_image=image, mask=mask, mask_blur=0)
