@@ -18,6 +18,8 @@ SIGMAS: Final = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas
 """Settings for the spacing of noise levels; at most one is on."""
 TYPE: Final = "schedule_type"
 """Setting of ours: a schedule type of A1111 that no class of diffusers has a setting for."""
+LEAVES_OUT: Final = "leaves_out_least"
+"""Setting of ours: whether such a type has one level more, of which the last is left out."""
 
 _MODEL_FACTS = frozenset(
     {

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SourceError
-from olivelike.model.scheduler_settings import SIGMAS, TYPE, scheduler_table, taken_over
+from olivelike.model.scheduler_settings import LEAVES_OUT, SIGMAS, TYPE, scheduler_table, taken_over
 from olivelike.runtime.schedulers.scheduler_names import (
     BENT_HERE,
     CLASSES,
@@ -105,7 +105,7 @@ def scheduler_settings(name: str | None, config: JsonView, *, flow: bool = True)
     own_defaults = {} if class_name == made_for else _defaults().get(made_for or "", {})
     settings = {**defaults, **taken_over(class_name, config, defaults, own_defaults)}
     if choice:
-        bends = {TYPE, "timestep_spacing", *(SIGMAS if class_name in BENT_HERE else ())}
+        bends = {TYPE, LEAVES_OUT, "timestep_spacing", *(SIGMAS if class_name in BENT_HERE else ())}
         settings |= {key: value for key, value in choice.options if key in defaults or (key in bends and value)}
     return SchedulerSettings(class_name, _with_formulas(class_name, settings))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.families.family import Family
-from olivelike.model.scheduler_settings import TYPE
+from olivelike.model.scheduler_settings import LEAVES_OUT, TYPE
 from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, Columns, X
 from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.schedulers.spacing import Asked
@@ -218,6 +218,7 @@ def steps_taken(chosen: SchedulerSettings) -> tuple[int, int, str]:
     if chosen.class_name in _BY_TIMESTEP:
         most, why = own["num_train_timesteps"], ", as many as the network was trained on"
     if (unused := _WHOLE_STRIDES.get(own.get(TYPE, ""))) is not None:
+        unused += bool(own.get(LEAVES_OUT))
         most, why = own["num_train_timesteps"] - unused, f", as many timesteps as {own[TYPE]} can take"
     if "original_inference_steps" in own:
         most, why = own["original_inference_steps"], ", as many as the network was distilled on"

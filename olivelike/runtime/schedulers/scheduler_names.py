@@ -16,7 +16,7 @@ from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.scheduler_settings import SIGMAS, TYPE
+from olivelike.model.scheduler_settings import LEAVES_OUT, SIGMAS, TYPE
 
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -137,6 +137,8 @@ SCHEDULES: Mapping[str, Options] = {
     **{kind: (*_sigmas(None), (TYPE, kind)) for kind in ("Normal", "Simple", "DDIM", "KL Optimal", "Align Your Steps")},
 }
 """A1111's schedule type → settings; for the classes that space noise levels."""
+_KDPM2: Final = ("KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler")
+"""Classes that, with DPM++ 3M SDE, go to no noise from the level before the least: `discard_next_to_last_sigma`."""
 SPACED: Final = _WITH_SIGMAS | BENT_HERE | OF_OURS
 """Classes that do."""
 
@@ -230,6 +232,8 @@ def _typed(choice: SchedulerChoice, kind: str) -> SchedulerChoice | None:
     if _is_plain(choice.class_name, kind):
         return choice
     more = SCHEDULES[kind] if choice.class_name in SPACED else ()
+    if (TYPE, kind) in more and (choice.class_name in _KDPM2 or ("solver_order", 3) in choice.options):
+        more = (*more, (LEAVES_OUT, True))
     if kind == "SGM Uniform":
         more = more or _ALL_ALONG.get(choice.class_name, ())
     return replace(choice, options=tuple({**dict(choice.options), **dict(more)}.items())) if more else None

@@ -7,14 +7,14 @@ which the number of steps is not known yet.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from olivelike.families.family import Family
-from olivelike.model.scheduler_settings import TYPE
+from olivelike.model.scheduler_settings import LEAVES_OUT, TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -215,7 +215,10 @@ leaves it in the picture.
 def of_type(asked: Asked) -> tuple[Array, Array] | None:
     """Return timesteps and noise levels of the schedule type, if it is one of `TYPES`."""
     kind = asked.settings.get(TYPE)
-    return None if kind is None else TYPES[kind](asked)
+    if kind is None or not asked.on(LEAVES_OUT):
+        return None if kind is None else TYPES[kind](asked)
+    times, here = TYPES[kind](replace(asked, steps=asked.steps + 1))
+    return times[:-1], here[:-1]
 
 
 def converted(asked: Asked, least: Any, largest: Any) -> Array | None:

@@ -76,6 +76,14 @@ def test_levels_of_a_schedule_type_are_those_of_its_formula(kind: str, sampler: 
         np.testing.assert_allclose(levels_of(f"{sampler} {kind}", steps), LEVELS[kind](steps), rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", LEVELS)
+@pytest.mark.parametrize("sampler", ["DPM2", "DPM2 a", "DPM++ 3M SDE"])
+def test_samplers_that_overshoot_at_the_least_level_leave_it_out(kind: str, sampler: str) -> None:
+    for steps in (2, 20, 30):
+        found = levels_of(f"{sampler} {kind}", steps)[:: 2 if sampler.startswith("DPM2") else 1]
+        np.testing.assert_allclose(found, LEVELS[kind](steps + 1)[:-1], rtol=1e-9)
+
+
 @pytest.mark.parametrize("family", ALIGNED)
 def test_a_family_has_its_own_levels_of_align_your_steps(family: str) -> None:
     for steps in (11, 25):
