@@ -1,11 +1,13 @@
-"""A call of a UNet with LoRAs as factors against one without: SD 1.5 at real size, on the CPU, in float32.
+"""A call of a UNet with LoRAs as factors against one without: SD 1.5 at real size, in float32 on the CPU.
 
     python benchmarks/lora_step.py --folder DIR    # makes a checkpoint of 5.5 GB and an output in DIR, or takes them
     python benchmarks/lora_step.py --quick         # the demo's UNet
+    python benchmarks/lora_step.py --folder DIR --target cuda --side 512    # in float16, in seconds
 
 LoRAs of ranks 16 and 32 change attention, feed-forward layers and the projections around them. `model.onnx`, and
 `lora_inputs.onnx` with no LoRA, one and both, take turns in one process of 8 GB. Prints processor seconds and their
-ratios to those of `model.onnx`: the median, turn by turn, and least against least.
+ratios to those of `model.onnx`: the median, turn by turn, and least against least. Then how far what factors give is
+from what merged weights do, and what is not changed from the plain network.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import resource
 import statistics
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +24,11 @@ import numpy as np
 from spine import make_checkpoint, run
 
 from olivelike.engine.output.live_factors import LiveFactors
+from olivelike.engine.output.swap import swap_loras
 from olivelike.model.components import MODEL_FILE
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 from olivelike.runtime.sessions.open_session import open_session
-from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
@@ -39,15 +43,16 @@ RANKS: Final = (16, 32)
 STRENGTHS: Final = (0.8, 0.5)
 
 
-def optimise(folder: Path, source: Path) -> Path:
+def optimise(folder: Path, source: Path, target: str) -> Path:
     """Optimise the checkpoint's UNet, unless that is done, and return the output."""
-    path = folder / "lora-step" / "workflows" / f"{source.name}.yaml"
+    name = f"{source.name}-{target}"
+    path = folder / "lora-step" / "workflows" / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    chains = "components: {unet: [convert, fuse, lora_inputs]}"
-    text = f"source: {source}\ntarget: cpu\n{chains}\noutput: models/{source.name}\n"
-    path.write_text(text, encoding="utf-8")
+    narrow = "" if target == "cpu" else "float16, "
+    chains = f"components: {{unet: [convert, fuse, {narrow}lora_inputs]}}"
+    path.write_text(f"source: {source}\ntarget: {target}\n{chains}\noutput: models/{name}\n", encoding="utf-8")
     run(path)
-    return path.parents[1] / "models" / source.name
+    return path.parents[1] / "models" / name
 
 
 def loras_for(folder: Path, source: Path) -> list[WeightedLora]:
@@ -61,8 +66,8 @@ def loras_for(folder: Path, source: Path) -> list[WeightedLora]:
     return found
 
 
-def bind(session: Session, side: int, batch: int, fed: Mapping[str, Array]) -> BoundCall:
-    """Return a call on random numbers, with factors."""
+def bind(session: Session, side: int, batch: int, fed: Mapping[str, Array]) -> tuple[BoundCall, Array]:
+    """Return a call on random numbers, with factors, and what it fills."""
     generator = np.random.default_rng(0)
     known = {"sample": (batch, 4, side, side), "encoder_hidden_states": (batch, 77)}
     inputs = {}
@@ -71,13 +76,21 @@ def bind(session: Session, side: int, batch: int, fed: Mapping[str, Array]) -> B
         shape = [dim if isinstance(dim, int) else (*sizes, batch)[place] for place, dim in enumerate(spec.dims)]
         inputs[name] = generator.standard_normal(shape).astype(spec.dtype)
     session.fed = fed
-    return session.bind(inputs, {name: np.empty(known["sample"], np.float32) for name in session.outputs})
+    ((name, spec),) = session.outputs.items()
+    output = np.empty(known["sample"], spec.dtype)
+    return session.bind(inputs, {name: output}), output
 
 
 def processor_seconds() -> float:
     """Return those of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+def relative_error(made: Array, wanted: Array) -> float:
+    """Return the norm of a difference to that of what is wanted."""
+    wide = wanted.astype(np.float64)
+    return float(np.linalg.norm(made - wide) / np.linalg.norm(wide))
 
 
 def main() -> None:
@@ -87,6 +100,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where checkpoint, LoRAs and output go (kept)")
     parser.add_argument("--side", type=int, default=256, help="of the picture, in pixels")
     parser.add_argument("--batch", type=int, default=2, help="pictures of the UNet; one with guidance is 2")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--turns", type=int, default=11)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -94,30 +108,40 @@ def main() -> None:
         source, side = (DEMO, 8) if options.quick else (folder / "full-0", options.side // 8)
         if not options.quick:
             make_checkpoint(source, 0, "full")
-        output, loras = optimise(folder, source), loras_for(folder, source)
-        factors, settings = LiveFactors(), SessionSettings(intra_threads=2)
+        output, loras = optimise(folder, source, options.target), loras_for(folder, source)
+        factors, settings = LiveFactors(), SessionSettings((parse_provider(options.target),), intra_threads=2)
         plain, taking = (open_session(output / "unet" / name, settings) for name in (MODEL_FILE, LORA_INPUTS_FILE))
+        clock = processor_seconds if options.target == "cpu" else time.perf_counter
 
         def feeds(count: int) -> Mapping[str, Array]:
             return factors.feeds(output, "unet", [(one, one.file.path.name) for one in loras[:count]])
 
-        calls = {
+        bound = {
             "`model.onnx`": bind(plain, side, options.batch, {}),
             "no LoRA": bind(taking, side, options.batch, {}),
             "one of rank 16": bind(taking, side, options.batch, feeds(1)),
             "two, of ranks 16 and 32": bind(taking, side, options.batch, feeds(2)),
         }
-        times: dict[str, list[float]] = {name: [] for name in calls}
+        times: dict[str, list[float]] = {name: [] for name in bound}
         for _ in range(options.turns + 1):
-            for name, call in calls.items():
-                begun = processor_seconds()
+            for name, (call, _) in bound.items():
+                begun = clock()
                 call.run()
-                times[name].append(processor_seconds() - begun)
+                times[name].append(clock() - begun)
+        del plain
+        swapped = open_session(output / "unet" / MODEL_FILE, settings, swap_loras(output, loras)["unet"])
+        merged, wanted = bind(swapped, side, options.batch, {})
+        merged.run()
     _, *base = times["`model.onnx`"]  # The first call of each warms up.
-    print("| | processor seconds | times `model.onnx`, median | least against least |\n| --- | --- | --- | --- |")
+    unit = "processor seconds" if options.target == "cpu" else "seconds"
+    print(f"| | {unit} | times `model.onnx`, median | least against least |\n| --- | --- | --- | --- |")
     for name, (_, *taken) in times.items():
         ratio = statistics.median(own / plain for own, plain in zip(taken, base, strict=True))
-        print(f"| {name} | {statistics.median(taken):.3f} | {ratio:.3f} | {min(taken) / min(base):.3f} |")
+        print(f"| {name} | {statistics.median(taken):.4f} | {ratio:.3f} | {min(taken) / min(base):.3f} |")
+    (_, first), (_, none), _, (_, two) = bound.values()
+    print(f"no LoRA: {relative_error(none, first):.1e} from `model.onnx`")
+    changed = relative_error(first, wanted)
+    print(f"two: {relative_error(two, wanted):.1e} from merged weights, and these {changed:.1e} from `model.onnx`")
 
 
 if __name__ == "__main__":

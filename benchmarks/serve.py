@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
@@ -237,7 +237,7 @@ class Measured:
         print(f"  added in all          {with_quartiles(wholes, '%', 2)}, processor {used / straight_used - 1:+.1%}")
 
 
-def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
+def what_it_adds(folder: Path, pictures: int, threads: int, side: int) -> None:
     options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
     print("medians, quartiles in parentheses; one process draws both, in turns")
     with tempfile.TemporaryDirectory() as scratch, Listener(str(Path(scratch, "straight"))) as listener:
@@ -249,7 +249,10 @@ def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
         ):
             measured = Measured(folder, *served, straight, Path(scratch))
             for variant in VARIANTS:
-                measured.compare(variant, max(2, round(variant.share * pictures)))
+                if not side:
+                    measured.compare(variant, max(2, round(variant.share * pictures)))
+                elif variant.share == 1:
+                    measured.compare(replace(variant, side=side), pictures)
 
 
 def first_preview(folder: Path, jobs: int = 10) -> None:
@@ -369,6 +372,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pictures", type=int, default=50)
     parser.add_argument("--steps", type=int, default=ORDER["steps"], help="of a picture; memory is measured with 2")
+    parser.add_argument("--side", type=int, default=0, help="of a picture in pixels, for other folders")
     parser.add_argument("--threads", type=int, default=0, help="of ONNX Runtime, here and there; 0 takes all cores")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--memory-pictures", type=int, default=1000)
@@ -377,7 +381,7 @@ def main() -> None:
     ORDER["steps"] = options.steps
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
     parts = {
-        "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads),
+        "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads, options.side),
         "preview": lambda: first_preview(options.folder),
         "clients": lambda: many_clients(options.folder, options.clients),
         "memory": lambda: memory(options.folder, options.memory_pictures),

@@ -9,6 +9,7 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB
+from olivelike.graphs.functions import with_functions
 from olivelike.graphs.low_rank import Choice, add_low_rank_inputs, low_rank_layers
 from olivelike.model.low_rank_inputs import DOWN, UP, factor_input, strength_input
 
@@ -155,3 +156,44 @@ def test_layers_are_changed_whether_factors_are_multiplied_by_rows_or_merged(
         )
         (found,) = session.run(None, {"taken": taken} | fed | strength)
         assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def convolved(filters: np.ndarray) -> ir.Model:
+    """Filters of a point over an image whose features are last."""
+    weight = ir.Value(
+        name="filters", const_value=ir.tensor(filters, name="filters"), shape=ir.Shape(filters.shape),
+        type=ir.TensorType(ir.DataType.FLOAT),
+    )  # fmt: skip
+    kind = ir.TensorType(ir.DataType.FLOAT)
+    taken, made, last = (
+        ir.Value(name=name, shape=ir.Shape((1, "rows", "columns", features)), type=kind)
+        for name, features in (("taken", filters.shape[3]), ("made", filters.shape[0]), ("last", filters.shape[0]))
+    )
+    sizes = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0]}
+    nodes = [
+        ir.node("NhwcConv", [taken, weight], sizes, domain=CONTRIB, outputs=[made], name="made"),
+        ir.node("Neg", [made], outputs=[last], name="last"),
+    ]
+    graph = ir.Graph(
+        [taken], [last], nodes=nodes, initializers=[weight], opset_imports={"": 20, CONTRIB: 1}, name="image"
+    )
+    return ir.Model(graph, ir_version=10)
+
+
+def test_filters_of_a_point_are_a_product_where_features_are_last() -> None:
+    """In branches ONNX Runtime gives `NhwcConv` to the CPU, which has none, so that CUDA did not open the graph."""
+    random = np.random.default_rng(5)
+    filters, down, up, taken = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((8, 1, 1, 6), (RANK, 1, 1, 6), (8, 1, 1, RANK), (1, 3, 5, 6))
+    )
+    model = convolved(filters)
+    layers = low_rank_layers(model, {"filters": [("conv.weight", (8, 6, 1, 1))]}, Choice(1))
+    add_low_rank_inputs(model, layers, Choice(1))
+    assert [node.op_type for node in model.graph.all_nodes()].count("NhwcConv") == 1
+    merged = filters + (up[:, 0, 0] @ down[:, 0, 0]).reshape(filters.shape)
+    names = [factor_input(0, "filters", factor) for factor in (DOWN, UP)]
+    (wanted,) = opened(with_functions(convolved(merged), all=True)).run(None, {"taken": taken})
+    session = opened(with_functions(model, all=True))
+    (found,) = session.run(None, {"taken": taken, **dict(zip(names, (down, up), strict=True))})
+    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()

@@ -89,7 +89,9 @@ def _convolved(editor: GraphEditor, node: ir.Node, factors: Factors, before: ir.
     if node.op_type == "Conv" and (turn := only_user(made, "Transpose")) is not None and perm_of(turn) == _ROWS:
         # What has few features is turned, as rows are wanted.
         low, moves = editor.transpose(low, _ROWS, before=before, name=f"{name}.rows"), moves[1:]
-        change = editor.add("MatMul", [low, _turned(editor, up, before, name)], unknown(made), before=before, name=name)
+        change = _multiplied(editor, low, up, before, name)
+    elif node.op_type == "NhwcConv":
+        change = _multiplied(editor, low, up, before, name)
     else:
         change = filtered(low, up, name)
     for move in moves:
@@ -99,30 +101,34 @@ def _convolved(editor: GraphEditor, node: ir.Node, factors: Factors, before: ir.
     return followed, change
 
 
-def _turned(editor: GraphEditor, filters: ir.Value, before: ir.Node, name: str) -> ir.Value:
-    """Return filters of a point as the matrix that multiplies rows."""
-    dims = dims_of(filters)[:2]
+def _multiplied(editor: GraphEditor, rows: ir.Value, filters: ir.Value, before: ir.Node, name: str) -> ir.Value:
+    """Return what filters of a point make of rows, features last."""
+    dims = dims_of(filters)
+    dims = (dims[0], dims[-1] if dims[1:3] == (1, 1) else dims[1])
     sizes = editor.shape_constant(*(dim if isinstance(dim, int) else -1 for dim in dims))
     flat = editor.add("Reshape", [filters, sizes], dims, before=before, name=name)
-    return editor.transpose(flat, (1, 0), before=before, name=name)
+    turned = editor.transpose(flat, (1, 0), before=before, name=name)
+    return editor.add("MatMul", [rows, turned], (None,) * _FILTERS, before=before, name=name)
 
 
 def _low_of_rows(editor: GraphEditor, node: ir.Node, down: ir.Value, before: ir.Node) -> ir.Value | None:
     """Return what filters of a point make of rows that are turned into an image for the convolution alone.
 
-    They are multiplied as rows: with another user of the image ONNX Runtime could not turn and reorder it in one.
+    They are multiplied as rows: with another user of the image ONNX Runtime could not turn and reorder it in one. An
+    image whose features are last is rows: CUDA opens no `NhwcConv` in a branch.
     """
-    turn, dims = producer(taken_by(node), "Transpose"), dims_of(down)
+    turn, dims, name = producer(taken_by(node), "Transpose"), dims_of(down), f"{node.outputs[0].name}.lora.low"
     moves = any(
         value != default
         for name, default in (("strides", 1), ("pads", 0))
         for value in attribute(node, name, [default])
     )
+    if node.op_type == "NhwcConv":
+        return None if dims[1:3] != (1, 1) or moves else _multiplied(editor, taken_by(node), down, before, name)
     if turn is None or perm_of(turn) != _IMAGE or dims[2:] != (1, 1) or moves or len(taken_by(node).uses()) > 1:
         return None
-    rows, name = turn.inputs[0], f"{node.outputs[0].name}.lora.low"
-    turned = _turned(editor, down, before, name)
-    low = editor.add("MatMul", [rows, turned], (None,) * _FILTERS, before=before, name=name)
+    assert turn.inputs[0] is not None
+    low = _multiplied(editor, turn.inputs[0], down, before, name)
     return editor.transpose(low, _IMAGE, before=before, name=name)
 
 

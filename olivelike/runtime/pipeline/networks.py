@@ -149,7 +149,11 @@ class Networks:
         return self._get(shallow_name(self._denoiser), self._folder.shallow_denoiser())
 
     def begin(self, components: Iterable[str]) -> None:
-        """Open networks in threads, as far as they are not and as there is room beside those that are open."""
+        """Open networks in threads, as far as they are not and as there is room beside those that are open.
+
+        Where CUDA graphs are recorded they are opened here, one after another: while one is recorded, no thread may ask
+        the driver for memory.
+        """
         import_engine(self._settings)
         for name in map(self._name, components):
             path = self._folder.network(name)
@@ -158,6 +162,9 @@ class Networks:
                 if name in self._entries or self._excess(size) > 0:
                     continue
                 entry = self._entries[name] = _Entry(size)
+            if self._settings.cuda_graph:
+                self._open(entry, name, path)
+                continue
             # No daemon: at exit Python would end it within the engine's code, and a signal then ends the process.
             threading.Thread(target=self._open, args=(entry, name, path), name=f"opens {name}").start()
 

@@ -6,9 +6,11 @@ import ctypes
 import io
 import platform
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})
 _LIBRARIES: Final = {CUDA: "cuda", TENSORRT: "tensorrt"}
 _NAME_BYTES: Final = 256
+_LOADING: Final = threading.Lock()
 _EXACT_BYTES: Final = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
@@ -123,6 +126,23 @@ def device_memory(provider: Provider, device: int | None) -> Memory | None:
     return ("cuda", device or 0) if provider.name in NVIDIA else None
 
 
+def load_nvidia_libraries() -> None:
+    """Load CUDA and cuDNN from their packages, once in a process and without a word.
+
+    What is written meanwhile by other threads is lost: whoever is about to begin some calls it before.
+    """
+    with _LOADING:
+        _load_once()
+
+
+@cache
+def _load_once() -> None:
+    import onnxruntime
+
+    with redirect_stdout(io.StringIO()):  # It prints what it does not find.
+        onnxruntime.preload_dlls()
+
+
 def require_nvidia(provider: Provider) -> None:
     """Check that CUDA or TensorRT can start, which ONNX Runtime would pass over with a line in its log.
 
@@ -137,8 +157,7 @@ def require_nvidia(provider: Provider) -> None:
         )
     import onnxruntime
 
-    with redirect_stdout(io.StringIO()):  # It prints what it does not find.
-        onnxruntime.preload_dlls()
+    load_nvidia_libraries()
     folder = Path(onnxruntime.__file__).parent / "capi"
     prefix, suffix = ("", ".dll") if sys.platform == "win32" else ("lib", ".so")
     try:

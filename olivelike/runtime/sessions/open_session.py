@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
+from olivelike.runtime.sessions.devices import NVIDIA, load_nvidia_libraries
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import Opened, Session
 from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -51,12 +52,14 @@ def open_session(
 
 
 def import_engine(settings: SessionSettings) -> None:
-    """Import what sessions open with: threads that do it beside other imports hold each other up.
+    """Import and load what sessions open with: threads that do it beside other imports hold each other up.
 
     What is not installed is told of by the session that needs it.
     """
     with contextlib.suppress(ImportError):
         importlib.import_module("openvino" if settings.provider.name == OPENVINO else "onnxruntime")
+        if settings.provider.name in NVIDIA:
+            load_nvidia_libraries()
 
 
 def _open(path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None) -> Session:

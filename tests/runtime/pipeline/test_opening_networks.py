@@ -92,6 +92,14 @@ def test_who_asks_for_what_is_being_opened_waits_for_it(little_folder, settings,
     assert names(opened) == ["unet"]
 
 
+def test_where_cuda_graphs_are_recorded_no_thread_opens_a_network_meanwhile(little_folder, settings, monkeypatch):
+    real, recording = module.open_session, replace(settings, cuda_graph=True)
+    monkeypatch.setattr(module, "open_session", lambda path, _, arrays: real(path, settings, arrays))
+    networks = Networks(open_folder(little_folder), recording, {})
+    networks.begin(["text_encoder", "unet"])
+    assert sorted(networks) == ["text_encoder", "unet"]
+
+
 def test_a_failure_is_told_to_who_asks_and_tried_again(little_folder, settings, monkeypatch):
     networks, real = Networks(open_folder(little_folder), settings, {}), module.open_session
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from small_networks import PASSTHROUGH, write_network
@@ -151,3 +153,30 @@ def test_cuda_without_a_gpu_is_refused_and_not_passed_over(tmp_path):
         pytest.skip("this build of ONNX Runtime has no CUDA")
     assert result.stdout.startswith("cuda: no NVIDIA GPU is found")
     assert result.stderr == ""
+
+
+def test_threads_that_load_the_libraries_of_nvidia_leave_the_output_where_it_was(monkeypatch, capsys):
+    """Each in its turn would put back what the other had in its place, and all that is told later be lost."""
+    loaded, both = [], threading.Barrier(2)
+
+    def preload():
+        loaded.append(threading.current_thread())
+        sys.stdout.write("cudnn is not there")
+        time.sleep(0.02)
+
+    def load():
+        both.wait(10)
+        devices.load_nvidia_libraries()
+
+    monkeypatch.setattr("onnxruntime.preload_dlls", preload)
+    devices._load_once.cache_clear()
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    before = sys.stdout
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sys.stdout is before
+    assert len(loaded) == 1
+    assert not capsys.readouterr().out
+    devices._load_once.cache_clear()
