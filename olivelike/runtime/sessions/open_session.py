@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
-from olivelike.runtime.sessions.devices import NVIDIA, load_nvidia_libraries
-from olivelike.runtime.sessions.providers import OPENVINO
+from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT
 from olivelike.runtime.sessions.session import Opened, Session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -58,7 +57,9 @@ def import_engine(settings: SessionSettings) -> None:
     """
     with contextlib.suppress(ImportError):
         importlib.import_module("openvino" if settings.provider.name == OPENVINO else "onnxruntime")
-        if settings.provider.name in NVIDIA:
+        if settings.provider.name in (CUDA, TENSORRT):
+            from olivelike.runtime.sessions.devices import load_nvidia_libraries
+
             load_nvidia_libraries()
 
 
