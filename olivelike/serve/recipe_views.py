@@ -18,7 +18,7 @@ from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS
 from olivelike.runtime.pictures.recipe_text import take_hires
 from olivelike.runtime.pictures.recipes import read_recipe_text
 from olivelike.runtime.pipeline.request import Control, Recorded, read_number
-from olivelike.runtime.schedulers.scheduler_names import find_scheduler, sampler_alone
+from olivelike.runtime.schedulers.scheduler_names import listed_name, sampler_alone
 from olivelike.serve.drawing.plot_texts import take_script
 from olivelike.serve.upscalers import named_upscaler
 from olivelike.serve.views import RecipeView, UploadView, record_of
@@ -166,9 +166,9 @@ def _sampler(name: str | None, settings: Json) -> Json:
     if name is None:
         return {}
     try:
-        find_scheduler(name)
+        listed = listed_name(name)
     except UsageError:
         alone, kind = sampler_alone(name)
         settings |= {"Schedule type": kind} if alone else {"Sampler": name}
         return {"scheduler": alone}
-    return {}
+    return {} if listed == name else {"scheduler": listed}

@@ -81,7 +81,7 @@ def test_a_schedule_type_is_that_of_the_sampler_beside_it():
     names = ["DPM++ 2M Karras", "DPM++ 2M", "DPM++ 2M Karras", "Euler Karras", "Euler", "Euler"]
     assert [cell.order.scheduler for cell in found] == names
     assert heads(asked(("schedule", "Karras"))).across == ["Karras"]
-    with pytest.raises(UsageError, match="scheduler 'LCM Karras': LCM has no schedule type Karras"):
+    with pytest.raises(UsageError, match="sampler 'LCM Karras': LCM has no schedule type Karras"):
         plot(("schedule", "Karras"), scheduler="LCM")
 
 
@@ -177,7 +177,7 @@ def test_axes_of_texts_sizes_and_loras():
     [
         (("steps", "many"), "axis steps: 'many'"),
         (("eta", 2), "axis eta: 2: must be less than or equal to 1"),
-        (("scheduler", "Eulr"), "axis scheduler: 'Eulr': there is no sampler 'Eulr'"),
+        (("scheduler", "Eulr"), "axis scheduler: there is no sampler 'Eulr'"),
         (("prompt_sr", "yellow", "blue"), "'yellow' is not in the prompts"),
         (("size", "large"), "is no size"),
         (("strength", 0), "axis strength: 0"),

@@ -11,6 +11,7 @@ from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_ques
     ("written", "taken", "left_out"),
     [
         ("Euler a, Schedule type: Karras", "Euler a Karras", None),
+        ("dpmpp_2m_karras", "DPM++ 2M Karras", None),
         ("DPM++ 2M, Schedule type: Polyexponential", "DPM++ 2M Exponential", None),
         ("DPM++ 2M, Schedule type: KL Optimal", "DPM++ 2M KL Optimal", None),
         ("DPM++ 2M, Schedule type: Golden", "DPM++ 2M", "Schedule type Golden"),

@@ -188,13 +188,19 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     found = _known(_plain(asked))
     if found is None:
         if why := _why_not(_plain(asked)):
-            raise UsageError(f"scheduler {asked!r} {why}")
+            raise UsageError(f"sampler {asked!r} {why}")
         if (part := _wrong_part(name, schedule)) is not None:
-            raise UsageError(f"scheduler {asked!r}: {part}")
+            raise UsageError(f"sampler {asked!r}: {part}")
         near = did_you_mean(asked, _spellings())
         hint = near if near.startswith("did you mean") else f"samplers: {', '.join(SAMPLERS)}"
         raise UsageError(f"there is no sampler {asked!r}; {hint}")
     return found
+
+
+def listed_name(name: str) -> str:
+    """Return a name as lists of samplers have it. Raises as `find_scheduler`."""
+    choice = find_scheduler(name)
+    return next((listed for listed, one in _spellings().items() if one == choice), name)
 
 
 def find_for(name: str, made_for: str | None) -> SchedulerChoice:
@@ -210,7 +216,7 @@ def find_for(name: str, made_for: str | None) -> SchedulerChoice:
     bent = [(key, value) for key, value in choice.options if (key, value) not in _FLOW_IS]
     if choice.class_name != _EULER or any(value and key not in SIGMAS for key, value in bent):
         raise UsageError(
-            f"scheduler {name!r} is for networks that predict noise, and this one was trained for flow matching; take "
+            f"sampler {name!r} is for networks that predict noise, and this one was trained for flow matching; take "
             "Euler, alone or with Karras, Exponential or Beta"
         )
     return SchedulerChoice(made_for, tuple(bent))

@@ -149,7 +149,9 @@ def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Orde
     except ValidationError as error:
         raise UsageError(f"{what}: {error.errors()[0]['msg'].replace('Input should be', 'must be')}") from None
     except (ValueError, UsageError) as error:
-        raise UsageError(str(error) if str(error).startswith("axis ") else f"{what}: {error}") from None
+        said = str(error)
+        head = f"axis {axis.field}" if repr(value) in said else what
+        raise UsageError(said if said.startswith("axis ") else f"{head}: {said}") from None
 
 
 def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, object]:

@@ -42,7 +42,7 @@ def test_a_folder_of_flow_matching_has_its_own_class_under_the_name_of_euler(nam
 
 @pytest.mark.parametrize("name", ["Euler a", "DPM++ 2M Karras", "DDIM", "Euler SGM Uniform", "EDMEuler"])
 def test_samplers_of_noise_are_refused_by_name(name):
-    with pytest.raises(UsageError, match=f"scheduler '{name}'.*".replace("+", r"\+")) as caught:
+    with pytest.raises(UsageError, match=f"sampler '{name}'.*".replace("+", r"\+")) as caught:
         scheduler_settings(name, CONFIG)
     assert "\n" not in str(caught.value)
 
