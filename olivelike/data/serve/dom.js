@@ -113,7 +113,7 @@ export function showIn(image, { url, prompt, width }) {
 
 /** Name the keys that Apple's keyboards have otherwise. */
 export function nameKeys() {
-  if (/Mac|iP/.test(navigator.platform)) for (const key of document.querySelectorAll("kbd")) key.textContent = "⌘ ↵";
+  if (/Mac|iP/.test(navigator.platform)) for (const key of document.querySelectorAll("kbd, #keys dt")) key.textContent = key.textContent.replace("Ctrl", "⌘");
 }
 
 /** A number with so many digits behind the point or comma of the page's language, in a unit if one is named. */

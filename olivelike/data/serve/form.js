@@ -302,6 +302,21 @@ function snapSize() {
   keep();
 }
 
+const RATIOS = [[1, 1], [4, 3], [3, 2], [16, 9], [21, 9], [3, 4], [2, 3], [9, 16]];
+
+/** Offer sizes of the area that the model was trained on: of each width the largest, in steps of 64 as SDXL's buckets are, next to a ratio. */
+function offerShapes() {
+  const [area, unit] = [ownArea(), Math.max(Number($("width").step), 64)];
+  const sizes = [];
+  for (let width = unit; width * unit <= area && area < 1e8; width += unit) sizes.push([width, Math.floor(area / width / unit) * unit]);
+  const found = new Map(sizes.length ? RATIOS.map(([wide, high]) => {
+    const away = ([width, height]) => Math.abs(Math.log((width * high) / (height * wide)));
+    return [[...sizes].sort((one, other) => away(one) - away(other))[0].join("×"), `${wide}:${high}`];
+  }).reverse() : []);
+  $("shape").hidden = found.size < 2;
+  $("shape").replaceChildren(option("", "▭"), ...[...found].reverse().map(([size, ratio]) => option(size, `${ratio} · ${size}`)));
+}
+
 /** Say how many of the rare options are not at their defaults. */
 function tellRare() {
   const begins = (input) => defaults[input.dataset.field] ?? (input.type === "checkbox" ? input.defaultChecked : "");
@@ -317,6 +332,13 @@ export function startSizes() {
     on(id, "change", snapSize);
   }
   on("fit", "change", snapSize);
+  onFilled(offerShapes);
+  on("shape", "change", () => {
+    const [width, height] = $("shape").value.split("×");
+    setField("width", width);
+    setField("height", height);
+    $("shape").value = "";
+  });
   onFilled(snapSize);
 }
 

@@ -25,8 +25,9 @@ export const picked = (blob, name, { id, width, height } = {}) => ({ id, name, w
 /** Send a file and return the picture. */
 export const give = async (blob, name) => picked(blob, name, await upload(blob));
 
-/** A picture of the gallery, which the server keeps as one that was sent. */
-export async function fromGallery({ id: picture, url }, name) {
+/** A picture of the gallery, which the server keeps as one that was sent; one that was sent is `given`. */
+export async function fromGallery({ id: picture, url, given }, name) {
+  if (given) return given;
   const { id, width, height } = await ask(path("pictures", picture, "upload"), { method: "POST" });
   return { id, name, width, height, url };
 }

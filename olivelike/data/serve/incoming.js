@@ -2,7 +2,7 @@
 
 import { $, PICTURES, onFiles } from "./dom.js";
 import { takeControls, unitAt } from "./controls.js";
-import { give, picked, upload } from "./given.js";
+import { give, picked, recalled, upload } from "./given.js";
 import { setInitial, takeMask } from "./initial.js";
 import { t } from "./language.js";
 import { notice } from "./notices.js";
@@ -10,6 +10,7 @@ import { imagePrompts, references } from "./picture_lists.js";
 import { applyRecipe } from "./recipe.js";
 import { ask } from "./server.js";
 import { setUpscale, takesPictures } from "./upscale.js";
+import { view } from "./viewer.js";
 
 /** What a fold does with a picture that falls on it, or is pasted where one is in it; elsewhere its recipe is read. */
 const TAKERS = {
@@ -29,7 +30,7 @@ function takerAt(element) {
 const pictureIn = (transfer) => [...(transfer?.files ?? [])].find((file) => PICTURES.includes(file.type)) ?? null;
 const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
 
-/** Load the recipe of a file, or offer what else can be done with a picture that has none. */
+/** Load the recipe of a file, or in the gallery show it and leave the form as it is; or offer what else can be done with a picture that has none. */
 async function loadRecipe(file) {
   const name = file.name || t`the picture`;
   try {
@@ -38,7 +39,10 @@ async function loadRecipe(file) {
       location.hash = "#paint";
       return setInitial(picked(file, name, sent));
     };
-    if (sent.record) {
+    if (sent.record && !$("view-gallery").hidden) {
+      const given = recalled({ ...sent, name });
+      view({ ...given, given, prompt: sent.record.prompt, seed: sent.record.seed });
+    } else if (sent.record) {
       await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]]);
     } else notice(sent.unread ? `${name}: ${sent.unread}.` : t`${name} has no recipe.`, [[t`Use as initial picture`, start]]);
   } catch (error) {

@@ -82,6 +82,7 @@ async function show() {
         $("notebook").close();
         use(one);
       }, { className: "kept" }),
+      kind === "styles" ? button("+", () => use(one), { className: "quiet icon", "aria-label": t`Add ${one.name} and stay here` }) : null,
       keep ? button("×", () => drop(one.name), { className: "quiet icon", "aria-label": t`Delete ${one.name}` }) : null)));
     // Texts go in as text, and a long one is cut by the style sheet.
     for (const [place, item] of [...$("notebook-list").children].entries()) {

@@ -197,7 +197,14 @@ function route() {
   if (name === "settings") showSettings();
 }
 
+/** All keys, those of the canvas as it says them itself. */
+function showKeys() {
+  $("keys-canvas").textContent = document.querySelector("#mask .keys").textContent;
+  $("keys").showModal();
+}
+
 function shortcuts(event) {
+  if (event.key === "?" && !event.target.closest("input, textarea, select, dialog")) return showKeys();
   if ($("view-paint").hidden || document.querySelector("dialog[open]")) return;
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
@@ -223,6 +230,8 @@ function startForm() {
     setField("width", height);
     setField("height", width);
   });
+  on("keys-open", "click", showKeys);
+  on("keys-close", "click", () => $("keys").close());
   on("seed-random", "click", () => setField("seed", -1));
   on("seed-last", "click", () => {
     const seed = shownPicture()?.seed;

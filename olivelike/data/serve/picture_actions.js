@@ -58,7 +58,7 @@ async function copyText({ parameters }) {
   }
 }
 
-export async function removePicture(picture) {
+async function removePicture(picture) {
   if (!(await confirmed(t`Delete this picture? Its file is gone for good.`, t`Delete`))) return;
   await erase(picture);
   notice(t`Picture deleted.`);
@@ -101,8 +101,8 @@ async function run({ name, pressed, work }, picture, place) {
 
 /** Put the buttons for a picture into `place`, whose id begins theirs; `before(action)` is called first, `failed(error)` hears of errors. */
 export function showActions(place, picture, { before = () => {}, failed = (error) => notice(error.message) } = {}) {
-  const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: "", title: t`Save the file` }, t`Save`);
-  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "outpaint", "refer", "control", "upscale", "vary", "hires"].includes(name)));
+  const save = picture.given ? "" : make("a", { id: `${place}-save`, className: "button", href: picture.url, download: "", title: t`Save the file` }, t`Save`);
+  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.given && ["upscale", "like", "delete"].includes(name)) && !(picture.flagged && ["img2img", "inpaint", "outpaint", "refer", "control", "upscale", "vary", "hires"].includes(name)));
   $(`${place}-actions`).replaceChildren(save, ...fitting.map((action) => button(action.label, () => {
     before(action);
     run(action, picture, place).catch(failed);

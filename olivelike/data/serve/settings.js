@@ -1,6 +1,6 @@
 // Settings: language, theme and defaults, which this browser keeps; models, folders and bounds, as the operator has them.
 
-import { $, button, inMegabytes, inWords, make, on, option } from "./dom.js";
+import { $, button, inMegabytes, inWords, make, on, option, recall, remember } from "./dom.js";
 import { defaultsKept, forgetDefaults, keepDefaults } from "./form.js";
 import { LANGUAGE, LANGUAGES, followsBrowser, setLanguage, t } from "./language.js";
 import { modelFacts, readLoaded, readModels, titleOf, unloadModels } from "./models.js";
@@ -75,6 +75,8 @@ export function startSettings() {
   $("language").append(option("", t`As the browser`), ...Object.entries(LANGUAGES).map(([code, name]) => option(code, name, { lang: code })));
   $("language").value = followsBrowser() ? "" : LANGUAGE.split("-")[0];
   on("language", "change", () => setLanguage($("language").value));
+  $("sound").checked = recall("olivelike.sound", false);
+  on("sound", "change", () => remember("olivelike.sound", $("sound").checked));
   on("theme-choice", "change", () => setTheme($("theme-choice").value));
   on("defaults-keep", "click", () => {
     const count = keepDefaults();

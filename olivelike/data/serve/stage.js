@@ -248,6 +248,7 @@ const heard = {
       const { time } = took.get(job.id);
       say((count === 1 ? t`Painted in ${time}.` : t`${count} pictures painted in ${time}.`) + also);
       announce($("status").textContent);
+      sound();
     } else if (job.state === "cancelled") {
       say(count ? t`Cancelled; ${count} finished.` : t`Cancelled.`);
       announce(t`Cancelled.`);
@@ -262,6 +263,18 @@ function clear() {
   $("preview").hidden = true;
   if (shown) display(shown);
   else $("stage-empty").hidden = false;
+}
+
+/** A short tone, where Settings want one. */
+function sound() {
+  if (!$("sound").checked) return;
+  const audio = new AudioContext();
+  const [tone, volume] = [audio.createOscillator(), audio.createGain()];
+  volume.gain.value = 0.1;
+  tone.connect(volume).connect(audio.destination);
+  tone.start();
+  tone.stop(0.2);
+  tone.onended = () => audio.close();
 }
 
 /** Take what the jobs tell. */

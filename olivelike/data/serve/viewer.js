@@ -4,8 +4,8 @@ import { recordOf } from "./compare.js";
 import { FORM } from "./declared.js";
 import { $, make, on, showIn } from "./dom.js";
 import { locale, t } from "./language.js";
-import { notice, problem, shownAt } from "./notices.js";
-import { removePicture, showActions } from "./picture_actions.js";
+import { notice, problem } from "./notices.js";
+import { showActions } from "./picture_actions.js";
 import { recipeRows } from "./recipe.js";
 import { ask, path } from "./server.js";
 
@@ -36,7 +36,7 @@ export function view(picture, among = () => []) {
   $("viewer-picture").style.setProperty("--pixels", `${picture.width / devicePixelRatio}px`);
   $("viewer-picture").style.setProperty("--shape", picture.width / picture.height);
   $("viewer-link").href = picture.url;
-  $("viewer-heading").textContent = new Date(picture.created).toLocaleString(locale());
+  $("viewer-heading").textContent = picture.given?.name ?? new Date(picture.created).toLocaleString(locale());
   problem($("viewer-flagged"), picture.flagged ? FLAGGED : "");
   $("viewer-recipe").replaceChildren(...recipeRows(recordOf(picture)));
   if (picture.sheet && picture.job) tellGrid(picture).catch(() => {});
@@ -102,8 +102,8 @@ export function startViewer() {
   on("viewer", "keydown", (event) => {
     if (event.key === "ArrowLeft") turn(0);
     else if (event.key === "ArrowRight") turn(1);
-    else if (event.key === "Delete") removePicture(shown).catch(shownAt("viewer-problem"));
+    else if (event.key === "Delete") $("viewer-delete")?.click();
     else if (event.key === "z") zoom(!actual);
-    else if (event.key === "f") $("viewer-actions").querySelector("[aria-pressed]").click();
+    else if (event.key === "f") $("viewer-like")?.click();
   });
 }
