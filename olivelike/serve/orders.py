@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 from olivelike._untrusted import JsonView
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
-from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, axes, with_clip_layer
+from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, Pictures, axes, with_clip_layer
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
@@ -142,6 +142,11 @@ class Order(_Value, Choices, frozen=True):
         if self.init_image and self.init_images:
             raise ValueError("init_image and init_images are given; leave one out")
         return self
+
+    @property
+    def uploads(self) -> list[str]:
+        """Return all pictures that it names."""
+        return [*Pictures.of(self), *self.init_images]
 
     @property
     def has_heads(self) -> bool:

@@ -72,9 +72,9 @@ class Service:
         self.notebook = Notebook(settings.styles_file, kept / "presets.json")
         self.journal = self.gallery.journal
         self.feed = Feed()
-        self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)
-        self.painter = self.dispatcher.planner
         self.upscales = Upscales()
+        self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed, self.upscales)
+        self.painter = self.dispatcher.planner
         self.runs: Runs | None = None
         """Workflows and conversions, where the operator allows them."""
 

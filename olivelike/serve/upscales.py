@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -27,6 +27,8 @@ class Upscale:
 
     client: str
     total: int
+    uploads: Collection[str] = ()
+    """Pictures that were sent, which stay until it has ended."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: Literal["running", "done", "failed", "cancelled"] = "running"
     done: int = 0
@@ -92,11 +94,13 @@ class Upscales:
         """Yield those that run; of one client, or all."""
         return (one for one in self._all.values() if one.state == "running" and client in (None, one.client))
 
-    def start(self, client: str, total: int, work: Callable[[Upscale], Awaitable[None]]) -> Upscale:
+    def start(
+        self, client: str, total: int, work: Callable[[Upscale], Awaitable[None]], uploads: Collection[str] = ()
+    ) -> Upscale:
         """Begin work on so many pictures, which tells how far it is. Raises `QueueFull` if too many run."""
         if (running := sum(1 for _ in self.running())) >= _MOST:
             raise QueueFull(running, 1)
-        one = Upscale(client, total)
+        one = Upscale(client, total, uploads)
         ended = [other.id for other in self._all.values() if other.state != "running"]
         for gone in ended[: max(0, len(ended) - _KEPT)]:
             del self._all[gone]

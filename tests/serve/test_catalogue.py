@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.datastructures import Headers
 
 from olivelike.serve import catalogue as catalogue_module
 from olivelike.serve.api.catalogue_routes import tells_whole_paths
@@ -156,4 +157,6 @@ def test_a_folder_that_is_named_and_usual_is_told_once(tmp_path, monkeypatch):
 def test_whole_paths_are_told_to_who_sits_at_the_machine_or_has_the_only_key(options, is_whole):
     settings = ServeSettings(gallery=Path("gallery"), folders=(), **options)
     visitor = Visitor("her", b"" if settings.api_keys else None, alone=len(settings.api_keys) == 1)
-    assert tells_whole_paths(visitor, settings) is is_whole
+    assert tells_whole_paths(visitor, Headers(), settings) is is_whole
+    if not options:  # A proxy at this machine may bring anybody's.
+        assert not tells_whole_paths(visitor, Headers({"x-forwarded-for": "192.0.2.1"}), settings)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -207,6 +208,29 @@ def test_pictures_that_come_and_go_while_the_server_runs_are_found_by_a_refresh(
     assert [one["file"] for one in came] == ["2001-02-03/00002-8.png", "2001-02-03/00001-7.png"]
     assert found(client, "migrant") == [*(one["id"] for one in came), one.id]
     assert client.post("/api/pictures/refresh").json() == {"added": 0, "removed": 0}
+
+
+def test_a_picture_that_its_job_has_told_of_meanwhile_stays_as_that_has_it(server):
+    gallery = server.service.gallery
+    row = gallery.find(server.draw()["pictures"][0]["id"])
+
+    async def added():
+        return gallery.add_file(row.path, 0.0, gallery.read(row.path))
+
+    assert server.call(added()) is False
+    assert gallery.find(row.id) == row
+
+
+def test_all_who_ask_for_a_refresh_while_one_runs_share_the_next(server, monkeypatch):
+    library, looked = server.service.library, []
+    files = server.service.gallery.files
+    monkeypatch.setattr(server.service.gallery, "files", lambda: (looked.append(1), files())[1])
+
+    async def many():
+        return await asyncio.gather(*(library.refresh() for _ in range(9)))
+
+    assert server.call(many()) == [(0, 0)] * 9
+    assert len(looked) <= 2
 
 
 def test_a_link_in_the_place_of_a_picture_is_not_followed(server, client, tmp_path):

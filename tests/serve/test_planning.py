@@ -1,4 +1,4 @@
-"""The plan of an order that differs from the last one in its seed alone is made of that one's."""
+"""Plans of orders: which are made of the last one's, and which pictures are opened for one, how often."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from olivelike._untrusted import Json
+from olivelike.errors import UsageError
+from olivelike.runtime.jobs import job_plan
 from olivelike.runtime.pipeline import resolve_defaults
+from olivelike.serve.drawing import planning
 from olivelike.serve.drawing.planning import Files, is_repeatable, plan_order, repeated
 from olivelike.serve.orders import Order
 
@@ -81,3 +85,21 @@ def test_a_folder_that_was_made_again_is_planned_anew(files: Files, name: str) -
         assert repeated(last, order(7), files) is None
     finally:
         os.utime(made, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_pictures_of_all_cells_are_opened_once_and_others_until_they_are_too_many(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, opened = [f"{number:064}" for number in range(6)], []
+    for name in names:
+        Image.new("L", (64, 64)).save(files.uploads / f"{name}.png")
+    monkeypatch.setattr(planning, "open_image", lambda path: (opened.append(path.stem), job_plan.open_image(path))[1])
+    painted = order(1, init_images=names[:5], mask=names[5])
+    plan_order(painted, files)
+    assert sorted(opened) == names
+    opened.clear()
+    monkeypatch.setattr(job_plan, "_MOST_HELD", 2 * 64 * 64)
+    with pytest.raises(UsageError, match=r"3 initial pictures have 12,288 pixels together"):
+        plan_order(painted, files)
+    assert len(opened) == 4
+    assert set(painted.uploads) == set(names)

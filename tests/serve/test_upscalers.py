@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from olivelike.errors import SourceError
+from olivelike.errors import SessionError, SourceError
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import encode_picture
 from olivelike.runtime.pictures.upscaling import Upscaler
@@ -18,7 +18,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.serve.api.images import png
 from olivelike.serve.upscalers import named_upscaler
 from tests.runtime.pictures.test_upscaling import network, photo
-from tests.serve.conftest import SMALL, running, wait_until
+from tests.serve.conftest import LONG, SMALL, running, wait_until
 from tests.serve.test_a1111 import FAST, decoded, encoded
 
 NAME = "R-ESRGAN 4x+"
@@ -34,11 +34,17 @@ def upscalers(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(base_settings, upscalers, tmp_path_factory):
-    """Ask one server for all tests, with upscalers."""
+def server(base_settings, upscalers, tmp_path_factory):
+    """One server for all tests, with upscalers."""
     gallery = tmp_path_factory.mktemp("upscaling") / "gallery"
     settings = replace(base_settings, gallery=gallery, upscaler_dirs=(upscalers,))
-    with running(settings) as server, server.client() as client:
+    with running(settings) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
         yield client
 
 
@@ -131,7 +137,7 @@ def upscaled(client, name):
     return found[-1]
 
 
-def test_what_is_enlarged_tells_how_far_it_is_and_is_ended_between_tiles(client):
+def test_what_is_enlarged_tells_how_far_it_is_and_is_ended_between_tiles(server, client):
     large = client.post("/api/uploads", content=png(Image.new("RGB", (2000, 1800)))).json()["id"]
     asked = {"uploads": [large] * 8, "upscaler": NAME, "factor": 2}
     one = client.post("/api/upscales", json=asked).json()
@@ -143,12 +149,29 @@ def test_what_is_enlarged_tells_how_far_it_is_and_is_ended_between_tiles(client)
 
     wait_until(begun)
     assert (shares[-1]["state"]["job"], shares[-1]["state"]["job_count"]) == (one["id"], 8)
+    assert server.service.dispatcher.needed_uploads() == {large}  # Others' uploads don't take its place.
     assert client.post(f"/api/upscales/{one['id']}/cancel").status_code == 200
     ended = upscaled(client, one["id"])
     assert (ended["state"], ended["error"]) == ("cancelled", None)
     assert ended["done"] < 8
+    assert not server.service.dispatcher.needed_uploads()
     assert client.post("/api/upscales/none/cancel").status_code == 404
     assert client.get("/sdapi/v1/progress").json()["progress"] == 0
+
+
+def test_what_nobody_waits_for_any_more_is_not_enlarged_behind_a_job(server, client, upscalers, monkeypatch):
+    upload = client.post("/api/uploads", content=png(photo(8, 6))).json()["id"]
+    job = client.post("/api/jobs", json=LONG).json()["id"]
+    wait_until(lambda: client.get(f"/api/jobs/{job}").json()["step"])
+    painter, told = server.service.painter, []
+    send = painter.start().send
+    monkeypatch.setattr(painter.start(), "send", lambda message: (told.append(message["do"]), send(message)))
+    asked = {"upload": upload, "upscaler": str(upscalers / f"{NAME}.onnx"), "folder": None}
+    with pytest.raises(SessionError, match="gave no answer within"):
+        server.call(painter.enlarge(seconds=0.05, tell=lambda *_: None, **asked))
+    assert told == ["enlarge", "end"] * 2
+    client.post(f"/api/jobs/{job}/cancel")
+    server.wait(job)
 
 
 def ask(client, address, body, answers):

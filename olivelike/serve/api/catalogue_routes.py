@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Container
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
@@ -24,6 +25,8 @@ from olivelike.serve.views import LISTED_GUIDES, ModelView
 Model = Annotated[str | None, Query(max_length=300)]
 """Name of a folder; `None` is the current one."""
 router = APIRouter(route_class=StrictRoute)
+_OF_PROXIES: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+"""Headers by which a proxy tells that it brings a request; that there is one says less than none, and is believed."""
 
 
 class PromptQuestion(BaseModel):
@@ -137,10 +140,14 @@ def _fields(service: TheService, model: ModelView) -> Json:
     return fields
 
 
-def tells_whole_paths(visitor: Visitor, settings: ServeSettings) -> bool:
-    """Tell whether a visitor has the only key, or nobody but who sits at this machine reaches the server at all."""
+def tells_whole_paths(visitor: Visitor, headers: Container[str], settings: ServeSettings) -> bool:
+    """Tell whether a visitor has the only key, or nobody but who sits at this machine reaches the server at all.
+
+    What a proxy on it has brought, by its headers, may be from anywhere.
+    """
     others = (settings.api_keys, settings.basic, settings.allow_hosts, settings.allow_origins, settings.proxies)
-    return visitor.alone or (is_loopback(settings.host) and not any(others))
+    is_brought = any(name in headers for name in _OF_PROXIES)
+    return visitor.alone or (is_loopback(settings.host) and not any(others) and not is_brought)
 
 
 @router.get("/api/server")
@@ -163,7 +170,7 @@ async def server(request: Request, service: TheService) -> Response:
                 "runs": service.runs is not None, "metadata": limits.metadata, "pickled": limits.allow_pickle,
                 "plugins": limits.allow_plugins, "lenient": limits.ignore_unsupported,
             },
-            "folders": limits.places(whole=tells_whole_paths(visitor_of(request), limits)),
+            "folders": limits.places(whole=tells_whole_paths(visitor_of(request), request.headers, limits)),
             "providers": list(limits.providers),
         }
     )  # fmt: skip

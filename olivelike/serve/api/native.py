@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.errors import SourceError
-from olivelike.runtime.pipeline.request import Pictures
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.refusals import BodyRoute, StrictRoute
@@ -124,8 +123,8 @@ class EventStream(StreamingResponse):
 async def submit(request: Request, order: Order) -> Response:
     """Queue an order; its model is the current one from now on."""
     service = service_of(request)
-    if uploads := [*Pictures.of(order), *order.init_images]:
-        await require_uploads(request, uploads)
+    if order.uploads:
+        await require_uploads(request, order.uploads)
     view = await service.submit(order, client_of(request))
     if view.order is not None and view.order.model is not None:
         with contextlib.suppress(SourceError):  # Its folder may be gone already.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Final, Self
 
@@ -99,7 +99,7 @@ async def upscale(
     _require_upscaler(service, upscaler)
     upload = await service.upload(await request.body(), client)
     asked = UpscaleOrder(uploads=(upload.id,), upscaler=upscaler, factor=factor)
-    one = service.upscales.start(client, 1, _work(service, asked, client))
+    one = _begin(service, asked, client)
     await one.finished()
     return answer(one.pictures[0], 201)
 
@@ -109,7 +109,7 @@ async def begin(asked: UpscaleOrder, request: Request, service: TheService, clie
     """Begin to enlarge uploads into the gallery, one after the other."""
     _require_upscaler(service, asked.upscaler)
     await require_uploads(request, asked.uploads)
-    return JSONResponse(service.upscales.start(client, len(asked.uploads), _work(service, asked, client)).view(), 202)
+    return JSONResponse(_begin(service, asked, client).view(), 202)
 
 
 @router.get("/api/upscales")
@@ -133,13 +133,13 @@ def _require_upscaler(service: Service, upscaler: str) -> None:
         raise refused(f"upscaler: there is no {upscaler!r}; there are {', '.join(names)}")
 
 
-def _work(service: Service, asked: UpscaleOrder, client: str) -> Callable[[Upscale], Awaitable[None]]:
+def _begin(service: Service, asked: UpscaleOrder, client: str) -> Upscale:
     async def work(one: Upscale) -> None:
         for upload in asked.uploads:
             one.pictures.append(await _enlarged_upload(service, asked, upload, client, one.tell))
             one.next()
 
-    return work
+    return service.upscales.start(client, len(asked.uploads), work, asked.uploads)
 
 
 async def _enlarged_upload(service: Service, asked: UpscaleOrder, upload: str, client: str, tell: Tell) -> PictureView:

@@ -15,7 +15,6 @@ from typing import Final
 from olivelike._extras import needed
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import OlivelikeError
-from olivelike.runtime.pipeline.request import Pictures
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter, Workers
 from olivelike.serve.drawing.plots import cells, count_cells
@@ -27,6 +26,7 @@ from olivelike.serve.gallery.library import picture_view
 from olivelike.serve.gallery.uploads import prune_uploads
 from olivelike.serve.orders import Order, uploads_of
 from olivelike.serve.settings import ServeSettings
+from olivelike.serve.upscales import Upscales
 from olivelike.serve.views import Event
 
 _INSIDE: Final = frozenset({"answer", "folder", "folders", "grown"})
@@ -76,8 +76,11 @@ class Dispatcher:
     Raises what `Workers` do as they are made.
     """
 
-    def __init__(self, settings: ServeSettings, catalogue: Catalogue, gallery: Gallery, feed: Feed) -> None:
+    def __init__(
+        self, settings: ServeSettings, catalogue: Catalogue, gallery: Gallery, feed: Feed, upscales: Upscales
+    ) -> None:
         self._settings, self._catalogue, self._gallery, self._feed = settings, catalogue, gallery, feed
+        self._upscales = upscales
         self._journal = gallery.journal
         self._came = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -381,7 +384,7 @@ class Dispatcher:
 
     def _also_read(self, order: Order) -> list[str]:
         """Return the uploads that an order names, and all wildcards: which of them it takes is known as it is drawn."""
-        uploads = [str(Path(self._gallery.folder, UPLOADS, f"{name}.png")) for name in Pictures.of(order)]
+        uploads = [str(Path(self._gallery.folder, UPLOADS, f"{name}.png")) for name in order.uploads]
         return uploads + [str(folder.absolute()) for folder in self._settings.wildcard_dirs]
 
     def _end_late(self, job: str) -> None:
@@ -427,9 +430,10 @@ class Dispatcher:
             self._feed.publish({"type": "queue", "job": job, "position": position})
 
     def needed_uploads(self) -> set[str]:
-        """Return the uploads that unfinished jobs name."""
+        """Return the uploads that unfinished jobs and enlargements name."""
         orders = [row.asked for row in self._journal.unfinished() if row.kind == "pictures"]
-        return {name for order in orders for name in uploads_of(order)}
+        named = {name for order in orders for name in uploads_of(order)}
+        return named.union(*(one.uploads for one in self._upscales.running()))
 
     def _tidy(self) -> None:
         """Drop what nobody needs any more."""

@@ -176,18 +176,23 @@ class Painter:
                 async with asyncio.timeout(seconds):
                     return await future
             except asyncio.CancelledError:
-                if tell is not None and self._child is not None:
-                    self._child.send({"do": "end", "number": number})
+                self._end_answer(number)
                 raise
             except ChildEnded as error:
                 why = str(error)
             except TimeoutError:
                 why = f"gave no answer within {seconds:g} s"
+                self._end_answer(number)
                 if "draw" in arguments or self._drawing is None:
                     await self._begin_anew(why)
             finally:
                 self._told_of.pop(number, None)
         raise SessionError(f"the process that draws {why}")
+
+    def _end_answer(self, number: int) -> None:
+        """Let the child end what nobody waits for any more: an enlargement, before its next tile."""
+        if number in self._told_of and self._child is not None:
+            self._child.send({"do": "end", "number": number})
 
     async def draw(self, message: JsonView | None) -> AsyncGenerator[JsonView, None]:
         """Return what the child tells while it draws a job; the last one is one of `LAST`.

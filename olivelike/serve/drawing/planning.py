@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,15 +61,21 @@ def plan_order(order: Order, files: Files) -> OrderPlan:
     jobs: list[Job] = []
     notes: dict[str, None] = {}
     groups: dict[Any, list[tuple[int, Cell]]] = {}
+    # References are made small as they are opened, and those of many that it starts from, too.
+    shared, once = {*Pictures.of(order)} - {*order.references}, cache(partial(_uploaded, files.uploads))
+
+    def opened(name: str) -> UsedImage:
+        return once(name) if name in shared else _uploaded(files.uploads, name)
+
     for place, cell in placed:  # Each folder is opened once, and each LoRA merged once.
         groups.setdefault(_shared(cell.order), []).append((place, cell))
     for group in groups.values():
-        plan = _plan_group([cell for _, cell in group], files)
+        plan = _plan_group([cell for _, cell in group], files, opened)
         notes |= dict.fromkeys(plan.notes)
         numbers = [place * order.num_images + more for place, _ in group for more in range(order.num_images)]
         planned = held_small(plan.jobs) if order.init_images else plan.jobs
         jobs += [replace(job, numbers=[numbers[number] for number in job.numbers]) for job in planned]
-    check_held(jobs)
+        check_held(jobs)
     return OrderPlan(tuple(jobs), tuple(notes), tuple(cell for _, cell in placed for _ in range(order.num_images)))
 
 
@@ -114,7 +120,7 @@ def _shared(order: Order) -> tuple[Any, ...]:
     return order.model, order.loras, order.fast, order.init_image
 
 
-def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
+def _plan_group(group: Sequence[Cell], files: Files, picture: Callable[[str], UsedImage]) -> JobPlan:
     first = group[0].order
     assert first.model is not None
     folder = files.models[first.model]
@@ -122,7 +128,7 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
     plan = plan_jobs(
         folder,
         [PromptLine(cell.order.prompt, _fields(cell.order, files.upscalers)) for cell in group],
-        pictures=open_pictures(Pictures.of(first), lambda name: _uploaded(files.uploads, name)),
+        pictures=open_pictures(Pictures.of(first), picture),
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
         loras=[_opened(opened, choice) for choice in first.loras],

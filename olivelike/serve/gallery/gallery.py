@@ -474,8 +474,8 @@ class Gallery:
 
     def add_file(self, path: str, created: float, found: tuple[str, PictureFile] | None) -> bool:
         """Put a file into the index as `read` has found it; say whether it is in it."""
-        if found is None:
-            return False
+        if found is None or next(self._rows("path = ?", path), None) is not None:
+            return False  # A job that has just drawn it knows more of it.
         picture, file = found
         folder, _, name = path.rpartition("/")
         match = _NUMBERED.fullmatch(name)

@@ -57,6 +57,8 @@ class Library:
         self._decoding = asyncio.Semaphore(1)
         """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
         self._refreshing = asyncio.Lock()
+        self._refreshed = 0.0, (0, 0)
+        """When the last refresh began, and what it found."""
         self._uploads = UploadReader(gallery.folder / UPLOADS, gallery.folder / INDEX / "uploads.log")
 
     def find(self, picture: str) -> PictureRow:
@@ -180,9 +182,13 @@ class Library:
     async def refresh(self) -> tuple[int, int]:
         """Make the index fit files that came and went while the server runs; return how many of each.
 
-        Raises `StoreError` if they can't be looked through.
+        All who ask while another one runs share the next. Raises `StoreError` if they can't be looked through.
         """
+        asked = time.monotonic()
         async with self._refreshing:
+            if self._refreshed[0] > asked:
+                return self._refreshed[1]
+            began = time.monotonic()
             known = self._gallery.known()
             try:
                 there = await asyncio.to_thread(self._gallery.files)
@@ -191,7 +197,8 @@ class Library:
             came = 0
             for path in self._gallery.fit(known, there):
                 came += self._gallery.add_file(path, there[path], await asyncio.to_thread(self._gallery.read, path))
-            return came, len(known - there.keys())
+            self._refreshed = began, (came, len(known - there.keys()))
+            return self._refreshed[1]
 
     async def upload(self, data: bytes, client: str, needed: Collection[str]) -> UploadView:
         """Keep a picture that a client sent, if there is no more room in the place of one of the client with the most.
