@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +45,7 @@ class Wildcards:
         self._folders = folders
         self._named = named
         self._lines: dict[Path, list[str]] = {}
+        self._weighed: dict[str, _Weighed] = {}
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -72,6 +74,12 @@ class Wildcards:
             hint = did_you_mean(name, known, "wildcards")
             raise UsageError(f"there is no wildcard __{name}__ (a file {name}{_SUFFIX}); {hint}")
         return [text for key in names for text in self._lines_of(known[key])]
+
+    def weighed(self, name: str) -> _Weighed:
+        """Return the texts of a name with their weights, which are read once. Raises as `choices`."""
+        if name not in self._weighed:
+            self._weighed[name] = _Weighed.of(self.choices(name))
+        return self._weighed[name]
 
     def _lines_of(self, path: Path) -> list[str]:
         if path not in self._lines:
@@ -122,8 +130,8 @@ class _Choice:
                 # Inside another choice it waits: only what is chosen is read.
                 pieces.append(f"{{{''.join(inner)}}}" if opened else self._choose(inner, depth))
             elif _is_name(piece) and not opened:
-                choices = self._wildcards.choices(piece[2:-2])
-                pieces.append(self.read(self._pick(choices, 1)[0], depth + 1) if choices else piece)
+                choices = self._wildcards.weighed(piece[2:-2])
+                pieces.append(self.read(self._pick(choices, 1)[0], depth + 1) if choices.texts else piece)
             else:
                 pieces.append(piece)
         if opened:  # A brace without a partner is text, and so is none of what follows it.
@@ -142,29 +150,59 @@ class _Choice:
             raise UsageError(f"{{{text}}} asks for more than its {len(options)} texts, or from many to few")
         number = least + int(self._source.random() * (most - least + 1))
         between = count[3] if count and count[3] is not None else ", "
-        return between.join(self.read(option, depth + 1) for option in self._pick(options, number))
+        return between.join(self.read(option, depth + 1) for option in self._pick(_Weighed.of(options), number))
 
-    def _pick(self, options: Sequence[str], number: int) -> list[str]:
+    def _pick(self, options: _Weighed, number: int) -> list[str]:
         self._choices += 1
         if self._choices > _MOST_CHOICES:
             raise UsageError(
                 f"its choices lead to more than {_MOST_CHOICES:,} others; shorten it, or the files that it names"
             )
-        weighed = [_weighed(option) for option in options]
         picked = []
-        for _ in range(number):
-            total = sum(weight for weight, _ in weighed)
-            left, place = self._source.random() * total, 0
-            while place < len(weighed) - 1 and left >= weighed[place][0]:
-                left -= weighed[place][0]
-                place += 1
-            picked.append(weighed.pop(place)[1])
+        for left in range(number, 0, -1):
+            place = options.place(self._source.random())
+            picked.append(options.texts[place])
+            if left > 1:
+                options = options.without(place)
         return picked
 
 
-def _weighed(option: str) -> tuple[float, str]:
-    found = _WEIGHT.match(option)
-    return (float(found[1]), option[found.end() :]) if found else (1.0, option)
+@dataclass(frozen=True)
+class _Weighed:
+    """Texts to choose among, with how often each is taken."""
+
+    texts: list[str]
+    weights: list[float]
+    total: float
+    is_even: bool
+    """Whether all weights are 1."""
+
+    @classmethod
+    def of(cls, options: Iterable[str]) -> _Weighed:
+        """Return texts that may begin with their weights."""
+        found = [(_WEIGHT.match(option), option) for option in options]
+        weights = [float(match[1]) if match else 1.0 for match, _ in found]
+        return cls._made([option[match.end() :] if match else option for match, option in found], weights)
+
+    @classmethod
+    def _made(cls, texts: list[str], weights: list[float]) -> _Weighed:
+        return cls(texts, weights, sum(weights), set(weights) <= {1.0})
+
+    def place(self, share: float) -> int:
+        """Return the text that a share of all weights, from 0 to 1, lies in; of 100,000 lines alike at once."""
+        left, last = share * self.total, len(self.texts) - 1
+        if self.is_even:
+            return min(int(left), last)
+        for place, weight in enumerate(self.weights):
+            if left < weight:
+                return place
+            left -= weight
+        return last
+
+    def without(self, place: int) -> _Weighed:
+        """Return all but one."""
+        texts, weights = ([*every[:place], *every[place + 1 :]] for every in (self.texts, self.weights))
+        return self._made(texts, weights)
 
 
 def _is_name(piece: str) -> bool:

@@ -59,6 +59,16 @@ def test_several_can_be_chosen_and_weighed(wildcards):
     assert chosen(wildcards, "{0::a|2.5::b}") == {"b"}
 
 
+def test_weights_of_a_file_are_read_once_and_lines_alike_are_not_gone_through(tmp_path):
+    (tmp_path / "tags.txt").write_text("\n".join(f"tag{number}" for number in range(1000)))
+    (tmp_path / "rare.txt").write_text("0.5::a\nb\n2::c\n")
+    known = Wildcards([tmp_path], named=True)
+    tags = known.weighed("tags")
+    assert known.weighed("tags") is tags
+    assert [tags.place(share) for share in (0.0, 0.0005, 0.001, 0.9999)] == [0, 0, 1, 999]
+    assert [known.weighed("rare").place(share / 7) for share in range(7)] == [0, 1, 1, 2, 2, 2, 2]
+
+
 @pytest.mark.parametrize(
     "text",
     ["{x} {{y}}", r"\{a|b\}", r"\__colour__", "[a|b] (c:1.2) :} {:", "snake_case ___ _a_ x__colour__y", "{a|b", "a|b}"],
