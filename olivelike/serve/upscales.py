@@ -17,6 +17,8 @@ from olivelike.serve.views import PictureView, QueueFull
 
 _MOST: Final = 16
 """Enlargements that wait or run, of all clients."""
+_MOST_OWN: Final = 8
+"""Those of one client, so that there is room for others."""
 _KEPT: Final = 32
 """Those that have ended and are still told of."""
 
@@ -98,8 +100,9 @@ class Upscales:
         self, client: str, total: int, work: Callable[[Upscale], Awaitable[None]], uploads: Collection[str] = ()
     ) -> Upscale:
         """Begin work on so many pictures, which tells how far it is. Raises `QueueFull` if too many run."""
-        if (running := sum(1 for _ in self.running())) >= _MOST:
-            raise QueueFull(running, 1)
+        for who, most in ((client, _MOST_OWN), (None, _MOST)):
+            if sum(1 for _ in self.running(who)) >= most:
+                raise QueueFull(most, 1, "enlargements")
         one = Upscale(client, total, uploads)
         ended = [other.id for other in self._all.values() if other.state != "running"]
         for gone in ended[: max(0, len(ended) - _KEPT)]:

@@ -24,10 +24,10 @@ Event = Json
 
 
 class QueueFull(UsageError):  # noqa: N818  (named after the state)
-    """No more jobs are taken until others are done."""
+    """No more jobs, or enlargements, are taken until others are done."""
 
-    def __init__(self, waiting: int, seconds: int) -> None:
-        super().__init__(f"{waiting} jobs wait already, the most that are taken; try again when one is done")
+    def __init__(self, waiting: int, seconds: int, what: str = "jobs") -> None:
+        super().__init__(f"{waiting} {what} wait already, the most that are taken; try again when one is done")
         self.seconds = seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 from dataclasses import replace
@@ -17,6 +18,8 @@ from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.serve.api.images import png
 from olivelike.serve.upscalers import named_upscaler
+from olivelike.serve.upscales import Upscales
+from olivelike.serve.views import QueueFull
 from tests.runtime.pictures.test_upscaling import network, photo
 from tests.serve.conftest import LONG, SMALL, running, wait_until
 from tests.serve.test_a1111 import FAST, decoded, encoded
@@ -157,6 +160,27 @@ def test_what_is_enlarged_tells_how_far_it_is_and_is_ended_between_tiles(server,
     assert not server.service.dispatcher.needed_uploads()
     assert client.post("/api/upscales/none/cancel").status_code == 404
     assert client.get("/sdapi/v1/progress").json()["progress"] == 0
+
+
+def test_one_client_leaves_room_for_the_enlargements_of_others():
+    async def waits(one):
+        await asyncio.sleep(60)
+
+    async def begun():
+        upscales = Upscales()
+        for _ in range(8):
+            upscales.start("anna", 1, waits)
+        with pytest.raises(QueueFull, match="^8 enlargements wait already"):
+            upscales.start("anna", 1, waits)
+        for _ in range(8):
+            upscales.start("bert", 1, waits)
+        with pytest.raises(QueueFull, match="^16 enlargements wait already"):
+            upscales.start("carl", 1, waits)
+        upscales.close()
+        await asyncio.gather(*(one.task for one in upscales.running()), return_exceptions=True)
+        assert not [*upscales.running()]
+
+    asyncio.run(begun())
 
 
 def test_what_nobody_waits_for_any_more_is_not_enlarged_behind_a_job(server, client, upscalers, monkeypatch):
