@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from olivelike._untrusted import Json
 from olivelike.serve.views import PictureView, QueueFull
@@ -74,6 +74,15 @@ class Upscale:
         if self.state == "running" and self.task is not None:
             self.task.cancel()
 
+    def end(self, task: asyncio.Task[None]) -> None:
+        """Take how its task has ended."""
+        if task.cancelled():
+            self.state = "cancelled"
+        elif error := task.exception():
+            self.state, self.error = "failed", str(error)
+        else:
+            self.state = "done"
+
     async def finished(self) -> None:
         """Wait until it has ended; raise what it was refused by."""
         assert self.task is not None
@@ -97,7 +106,11 @@ class Upscales:
         return (one for one in self._all.values() if one.state == "running" and client in (None, one.client))
 
     def start(
-        self, client: str, total: int, work: Callable[[Upscale], Awaitable[None]], uploads: Collection[str] = ()
+        self,
+        client: str,
+        total: int,
+        work: Callable[[Upscale], Coroutine[Any, Any, None]],
+        uploads: Collection[str] = (),
     ) -> Upscale:
         """Begin work on so many pictures, which tells how far it is. Raises `QueueFull` if too many run."""
         for who, most in ((client, _MOST_OWN), (None, _MOST)):
@@ -108,23 +121,11 @@ class Upscales:
         for gone in ended[: max(0, len(ended) - _KEPT)]:
             del self._all[gone]
         self._all[one.id] = one
-        one.task = asyncio.create_task(_followed(one, work), name="upscaling")
-        one.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # Whoever waits is told, too.
+        one.task = asyncio.create_task(work(one), name="upscaling")
+        one.task.add_done_callback(one.end)
         return one
 
     def close(self) -> None:
         """End all."""
         for one in self.running():
             one.cancel()
-
-
-async def _followed(one: Upscale, work: Callable[[Upscale], Awaitable[None]]) -> None:
-    try:
-        await work(one)
-    except asyncio.CancelledError:
-        one.state = "cancelled"
-        raise
-    except BaseException as error:
-        one.state, one.error = "failed", str(error)
-        raise
-    one.state = "done"
