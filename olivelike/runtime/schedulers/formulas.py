@@ -536,7 +536,7 @@ def _solver_levels(asked: Asked) -> tuple[Array, ...]:
     last = {"zero": 0.0, "sigma_min": xp.asarray(lowest)}.get(own.get("final_sigmas_type", ""))
     if (kind := of_type(asked)) is not None:
         times, here = kind
-        return times, here, following(asked, here, here[-1:] if last is None else last)
+        return times, here, following(asked, here, xp.asarray(lowest) if last is None else last)
     clipped = own.get("lambda_min_clipped", -math.inf)
     ends = asked.trained - int((-np.log(asked.levels) < clipped).sum())
     times = spaced(asked, more=0 if own.get("timestep_spacing") == "trailing" else 1, ends=ends)

@@ -137,6 +137,8 @@ SCHEDULES: Mapping[str, Options] = {
     **{kind: (*_sigmas(None), (TYPE, kind)) for kind in ("Normal", "Simple", "DDIM", "KL Optimal", "Align Your Steps")},
 }
 """A1111's schedule type → settings; for the classes that space noise levels."""
+_UNFIT: Final = frozenset({("SASolverScheduler", "Beta")})
+"""Classes whose noise a schedule type leaves too few steps to take away, so that other pictures come of it."""
 _KDPM2: Final = ("KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler")
 """Classes that, with DPM++ 3M SDE, go to no noise from the level before the least: `discard_next_to_last_sigma`."""
 SPACED: Final = _WITH_SIGMAS | BENT_HERE | OF_OURS
@@ -237,7 +239,7 @@ def _typed(choice: SchedulerChoice, kind: str) -> SchedulerChoice | None:
     """Return a sampler with a schedule type; `None` if it has none such."""
     if _is_plain(choice.class_name, kind):
         return choice
-    more = SCHEDULES[kind] if choice.class_name in SPACED else ()
+    more = SCHEDULES[kind] if choice.class_name in SPACED and (choice.class_name, kind) not in _UNFIT else ()
     if (TYPE, kind) in more and (choice.class_name in _KDPM2 or ("solver_order", 3) in choice.options):
         more = (*more, (LEAVES_OUT, True))
     if kind == "SGM Uniform":

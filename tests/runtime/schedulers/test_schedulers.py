@@ -79,7 +79,7 @@ OF_ITSELF = ("DPMSolverSinglestepScheduler", "lower_order_final")
 WITHOUT_SAMPLER = sorted(set(CLASSES) - {class_name for class_name, _ in SAMPLERS.values()})
 
 
-@pytest.mark.parametrize("name", [*SAMPLERS, *WITHOUT_SAMPLER])
+@pytest.mark.parametrize("name", [*SAMPLERS, "DEIS Simple", "SA Solver Simple", "SA Solver Normal", *WITHOUT_SAMPLER])
 def test_every_scheduler_denoises(name, filled):
     distance, calls = denoise(schedule_of(name, filled))
     assert distance < 0.15
