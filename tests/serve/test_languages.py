@@ -73,6 +73,12 @@ def test_texts_of_a_module_are_those_that_it_marks() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(TABLE.parent.glob("*.js")), ids=lambda path: path.name)
+def test_no_module_translates_what_it_has_in_a_variable(path: Path) -> None:
+    """Modules are sent translated, and without a table to look in."""
+    assert re.findall(r'(?<![\w.$])(?<!function )t\((?!")', as_sent(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize("path", sorted(TABLE.parent.glob("*.js")), ids=lambda path: path.name)
 def test_no_sentence_of_a_module_is_left_unmarked(path: Path) -> None:
     code = as_sent(path.read_text(encoding="utf-8"))
     assert re.findall(r'(?<!t\()"[A-Z][\w\u2019]* [^"\n]+"|(?<!t)`[A-Z][a-z]+ [^`\n]*`', code) == []
