@@ -85,8 +85,7 @@ def _with_script(view: _View) -> _View:
         return view
     record = record_from_json(json.dumps(view.record), "the record")
     settings = dict(record.other)
-    negative = "|" in (record.negative_prompt or "") and "|" not in record.prompt
-    if not (script := take_script(settings, negative=negative)):
+    if not (script := take_script(settings)):
         return view
     record = replace(record, other=settings)
     told = {"record": record_of(record.to_json()), "left_out": left_out_on_the_page(record), "script": script}

@@ -197,7 +197,7 @@ class RecipeView(_View):
     left_out: str | None
     """A sentence on what of it the page does not take over."""
     script: Json | None = None
-    """Fields of an order for the plot or prompt matrix that it is the grid of; axes have their values as one text."""
+    """Axes of the plot that it is the grid of, with their values as one text; a prompt matrix is one without."""
 
 
 class UploadView(_View):

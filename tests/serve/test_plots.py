@@ -137,7 +137,7 @@ def test_ways_to_many_pictures_are_not_mixed():
         (
             Order(prompt="a|b", prompt_matrix=PromptMatrix()),
             "Script: Prompt matrix",
-            {"prompt_matrix": PromptMatrix().model_dump()},
+            {"x": {"field": "prompt_matrix", "text": ""}},
         ),
     ],
     ids=["plot", "matrix"],

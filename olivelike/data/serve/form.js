@@ -203,7 +203,7 @@ function labelOf(name) {
 }
 
 /** A sentence of the server in words of the page: fields, and options of the command line that are fields here, by their labels. */
-export const inWordsOfThePage = (text) => text.replace(/--([a-z]+(?:-[a-z]+)*)(?:, \w+=True)?|\b[a-z]+(?:_[a-z]+)+\b/g, (whole, flag) => {
+export const inWordsOfThePage = (text) => text.replace(/--([a-z]+(?:-[a-z]+)*)(?:, \w+=True)?|\b[a-z]+(?:_[a-z]+)+\b|^[a-z]+\b/g, (whole, flag) => {
   const name = flag?.replaceAll("-", "_") ?? whole;
   const label = labelOf(name);
   return label === name ? whole : `“${label}”`;

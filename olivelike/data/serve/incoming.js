@@ -6,7 +6,7 @@ import { give, picked, recalled, upload } from "./given.js";
 import { setInitial, takeMask } from "./initial.js";
 import { t } from "./language.js";
 import { notice } from "./notices.js";
-import { imagePrompts, references } from "./picture_lists.js";
+import { batch, imagePrompts, references } from "./picture_lists.js";
 import { applyRecipe } from "./recipe.js";
 import { ask } from "./server.js";
 import { setUpscale, takesPictures } from "./upscale.js";
@@ -18,6 +18,7 @@ const TAKERS = {
   "fold-control": (file) => takeControls([file]),
   "fold-references": (file) => references.add([file]),
   "fold-image-prompt": (file) => imagePrompts.add([file]),
+  "fold-batch": (file) => batch.add([file]),
 };
 function takerAt(element) {
   const unit = unitAt(element);
@@ -27,7 +28,7 @@ function takerAt(element) {
   return fold?.querySelector(".drop:not([hidden])") && TAKERS[fold.id];
 }
 
-const pictureIn = (transfer) => [...(transfer?.files ?? [])].find((file) => PICTURES.includes(file.type)) ?? null;
+const picturesIn = (transfer) => [...(transfer?.files ?? [])].filter((file) => PICTURES.includes(file.type));
 const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
 
 /** Load the recipe of a file, or in the gallery show it and leave the form as it is; or offer what else can be done with a picture that has none. */
@@ -43,7 +44,7 @@ async function loadRecipe(file) {
       const given = recalled({ ...sent, name });
       view({ ...given, given, prompt: sent.record.prompt, seed: sent.record.seed });
     } else if (sent.record) {
-      await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]]);
+      await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]], sent.script);
     } else notice(sent.unread ? `${name}: ${sent.unread}.` : t`${name} has no recipe.`, [[t`Use as initial picture`, start]]);
   } catch (error) {
     // What the server has read, it won't read otherwise the next time.
@@ -59,8 +60,8 @@ const isRecipe = (text) => /(?:^|\s)Steps:\s*\d+\s*[,;|\n].*\w+:/is.test(text) |
 /** Load a recipe that was pasted as text into the prompt; what is none stays for the browser to paste. */
 async function pasteRecipe(text) {
   try {
-    const { record, left_out } = await ask("/api/recipes", { method: "POST", json: { text } });
-    await applyRecipe(record, t`the pasted text`, left_out);
+    const { record, left_out, script } = await ask("/api/recipes", { method: "POST", json: { text } });
+    await applyRecipe(record, t`the pasted text`, left_out, [], script);
   } catch (error) {
     notice(error.message);
   }
@@ -95,13 +96,15 @@ export function startIncoming() {
     depth = 0;
     hint(false);
     mark(null);
-    const file = pictureIn(event.dataTransfer);
+    const files = picturesIn(event.dataTransfer);
+    const [file] = files;
     if (!file) notice(t`${event.dataTransfer.files[0]?.name ?? t`The file`} is no PNG, JPEG or WebP.`);
-    else if (takesPictures()) setUpscale(file);
+    else if (takesPictures()) setUpscale(...files);
+    else if (zoneOf(event)?.parentElement.id === "fold-batch") batch.add(files);
     else (takerAt(zoneOf(event)) ?? loadRecipe)(file, file.name);
   });
   addEventListener("paste", (event) => {
-    const file = pictureIn(event.clipboardData);
+    const [file] = picturesIn(event.clipboardData);
     if (document.querySelector("dialog[open]")) return;
     const text = file ? "" : event.clipboardData?.getData("text/plain") ?? "";
     if (isRecipe(text) && [$("prompt"), document.body].includes(document.activeElement)) {

@@ -6,6 +6,7 @@ import { noteSize, ownArea, setField } from "./form.js";
 import { give, idOf, inWords, isGone, letGo, picked, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, notice, problem, shownAt } from "./notices.js";
+import { batch } from "./picture_lists.js";
 import { asPng, canvasOf } from "./strokes.js";
 
 let picture = null;
@@ -15,14 +16,14 @@ const choosing = newest();
 
 /** What the order has of this. */
 export async function initialFields() {
-  if (!picture) return {};
+  if (!picture || batch.all().length) return batch.all().length ? { fit: true } : {};
   const found = { init_image: await idOf(painted?.picture ?? picture) };
   if (painted?.mask) found.mask = await idOf(painted.mask);
   return found;
 }
 
-export const hasPicture = () => picture !== null;
-export const hasMask = () => Boolean(painted?.mask);
+export const hasPicture = () => Boolean(picture || batch.all().length);
+export const hasMask = () => Boolean(painted?.mask && !batch.all().length);
 
 /** Start from the picture that comes; `own` says that it was drawn here. */
 export async function setInitial(coming, own = false) {

@@ -2,7 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { startCanvas } from "./canvas.js";
-import { $, button, nameKeys, on, onFilled, recall, remember } from "./dom.js";
+import { $, button, nameKeys, on, onFilled, recall, remember, tellFilled } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, countUnits, placeOfUnit, startControls } from "./controls.js";
@@ -28,7 +28,7 @@ import { startSelection } from "./selection.js";
 import { ask, listen, onReturn } from "./server.js";
 import { showLoaded, showServer, showSettings, startSettings } from "./settings.js";
 import { onStage, removeFromStage, restoreStage, shownPicture, startStage } from "./stage.js";
-import { readUpscalers, removeFromUpscale, startUpscale } from "./upscale.js";
+import { offerUpscalers, readUpscalers, removeFromUpscale, startUpscale } from "./upscale.js";
 import { leaveViewer, startViewer } from "./viewer.js";
 
 const VIEWS = ["paint", "upscale", "gallery", "workflows", "settings"];
@@ -47,6 +47,7 @@ async function order() {
     delete found[name];
   }
   if (found.num_images < 2) found.sheet = false;
+  if (found.hires && given.init_image) throw Object.assign(new Error(t`Hires fix is for pictures from a prompt alone: remove the initial picture, or set a larger size.`), { field: "hires" });
   for (const [side, axis] of Object.entries(axes())) {
     if (axis) found[side] = withPlace(axis);
     if (axis?.field === "schedule") found.scheduler ??= sampler();
@@ -252,7 +253,8 @@ function startForm() {
   const tellHires = () => {
     const [times, unit] = [Number($("hires").value), Number($("width").step) || 1];
     const size = ["width", "height"].map((id) => Math.round(($(id).value * times) / unit) * unit).join("×");
-    $("hires-badge").textContent = [times && `×${times} · ${size}`, $("upscaler").value].filter(Boolean).join(" · ");
+    offerUpscalers(times || [...document.querySelectorAll(".axis select")].some(({ value }) => value === "hires"));
+    $("hires-badge").textContent = hasPicture() ? "" : [times && `×${times} · ${size}`, $("upscaler").value].filter(Boolean).join(" · ");
   };
   on("form", "input", tellHires);
   onFilled(tellHires);
@@ -277,7 +279,8 @@ async function readAll(kept) {
   $("workflows-link").hidden = !features.runs;
   route();
   await readLoras().catch(() => ($("fold-loras").hidden = true));
-  await readUpscalers().catch(() => {});
+  await readUpscalers(server.limits.max_enlarged).catch(() => {});
+  tellFilled();
   await readModels(kept ?? model() ?? server.current);
 }
 

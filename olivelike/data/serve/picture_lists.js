@@ -1,14 +1,13 @@
 // Pictures that an order may have several of beside its words: a prompt for the IP-Adapter, references to work after.
 
-import { $, button, make, on, onFiles, tellInput } from "./dom.js";
+import { $, button, make, onFiles, tellInput } from "./dom.js";
 import { give, inWords, isGone, letGo, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 
-/** A list in the fold `fold-NAME`: `field` is the order's, `told` what they are, in words. */
-function pictureList(name, field, told) {
+/** A list in `fold-NAME`: `field` is the order's, `told` what they are, in words; `changed` hears that it is another one. */
+export function pictureList(name, field, told, { opens, most = 0, changed = () => tellInput($("form")) } = {}) {
   let pictures = [];
-  let most = 0;
 
   function show() {
     $(`${name}-pictures`).replaceChildren(...pictures.map((one, place) => make(
@@ -33,7 +32,7 @@ function pictureList(name, field, told) {
   /** One that the server has no more can't be shown, and is left out. */
   function remove(one) {
     put(pictures.filter((other) => other !== one));
-    tellInput($("form"));
+    changed();
   }
 
   async function add(files, how = (file) => give(file, file.name)) {
@@ -49,7 +48,7 @@ function pictureList(name, field, told) {
     } catch (error) {
       problem($(`${name}-problem`), error);
     }
-    tellInput($("form"));
+    changed();
   }
 
   return {
@@ -57,7 +56,7 @@ function pictureList(name, field, told) {
     /** Let a model have so many; where it takes none, there is nothing to choose. */
     allow(count) {
       // What only some models take is open with those.
-      if (count && !most && !$(`${name}-none`)) $(`fold-${name}`).open = true;
+      if (count && !most && opens) $(`fold-${name}`).open = true;
       most = count;
       const none = $(`${name}-none`);
       $(`fold-${name}`).hidden = !most && !none;
@@ -66,21 +65,35 @@ function pictureList(name, field, told) {
     },
     add,
     allowed: () => most > 0,
+    all: () => pictures,
     /** What the order has of this. */
     fields: () => (most && pictures.length ? { [field]: pictures.slice(0, most).map(({ id }) => id) } : {}),
     state: () => pictures.map(inWords),
     fill: (kept) => put(kept.map(recalled)),
     forget: (isGone) => put(pictures.filter(({ id }) => !isGone(id))),
-    start() {
-      onFiles(`${name}-file`, (files) => add(files));
-      on(`${name}-remove`, "click", () => {
+    /** Make its parts around the words that stand in its fold. */
+    start(take = add) {
+      const words = $(`fold-${name}`).querySelector(":scope > p:not(.hint)");
+      const removed = () => {
         put([]);
-        tellInput($("form"));
-      });
+        changed();
+      };
+      const zone = make("div", { className: "drop" }, make("ul", { id: `${name}-pictures`, className: "plain pictures", "aria-label": told }));
+      words.replaceWith(
+        zone,
+        make("div", { className: "row" },
+          make("label", { className: "button" }, `${t`Choose pictures…`} `, make("input", { type: "file", id: `${name}-file`, className: "unseen", multiple: true })),
+          button(t`Remove all`, removed, { id: `${name}-remove`, disabled: true })),
+        make("p", { className: "problem", id: `${name}-problem`, role: "alert", hidden: true }),
+      );
+      zone.append(words);
+      onFiles(`${name}-file`, (files) => take(files));
     },
   };
 }
 
 export const imagePrompts = pictureList("image-prompt", "ip_adapter_images", t`a prompt too`);
-export const references = pictureList("references", "references", t`a picture to work after`);
-export const PICTURE_LISTS = [imagePrompts, references];
+export const references = pictureList("references", "references", t`a picture to work after`, { opens: true });
+/** Initial pictures of a batch. */
+export const batch = pictureList("batch", "init_images", t`an initial picture`, { most: 100 });
+export const PICTURE_LISTS = [imagePrompts, references, batch];

@@ -8,6 +8,8 @@ const SIDES = ["x", "y", "z"];
 /** Each axis, and one more for each control picture where an axis is of all. */
 const ROWS = FORM.axes.flatMap((one) => [one, ...Array.from({ length: one.units ?? 0 }, (_, place) => ({ ...one, name: `${one.name}_${place + 1}`, label: `${one.label} (${place + 1})`, unit: place + 1 }))]);
 const AXES = Object.fromEntries(ROWS.map((one) => [one.name, one]));
+/** Among the fields of X: of a|b|c, a with each choice of the others. */
+const MATRIX = "prompt_matrix";
 
 /** Values separated by commas; one with a comma in it stands in double quotes. */
 function splitValues(text) {
@@ -22,7 +24,7 @@ const NUMBER = String.raw`([+-]?(?:\d+\.?\d*|\.\d+))`;
 const RANGE = new RegExp(String.raw`^${NUMBER}\s*-\s*${NUMBER}(?:\s*\(\s*${NUMBER}\s*\)|\s*\[\s*(\d+)\s*\])?$`);
 const MOST = 100;
 /** What is written for axes that are no numbers. */
-const EXAMPLES = { lora: t`NAME:0.5, NAME:1`, prompt_sr: t`a word of the prompt, what takes its place, …` };
+const EXAMPLES = { [MATRIX]: "a|b|c", lora: t`NAME:0.5, NAME:1`, prompt_sr: t`a word of the prompt, what takes its place, …` };
 
 /** Numbers of one value: itself, `1-5`, `1-9 (+2)`, or `1-10 [4]` for so many between. */
 function numbersOf(value, whole = false) {
@@ -49,7 +51,7 @@ function numbersOf(value, whole = false) {
 }
 
 /** The control picture whose axis it is, from 1; none of another axis. */
-export const unitOf = (field) => AXES[field].unit;
+export const unitOf = (field) => AXES[field]?.unit;
 
 /** The axis as the server takes it, or null if there is none. */
 export function axisOf(field, text) {
@@ -60,8 +62,9 @@ export function axisOf(field, text) {
   return { field, values: values.flatMap((value) => numbersOf(value, AXES[field].type === "integer")) };
 }
 
-/** The axes of the form. Throws an `Error` with a sentence if values can't be read. */
+/** The axes of the form, or its prompt matrix. Throws an `Error` with a sentence if values can't be read. */
 export function axes() {
+  if (hasMatrix()) return { [MATRIX]: {} };
   const found = Object.fromEntries(SIDES.map((side) => [side, axisOf($(`${side}-field`).value, $(`${side}-values`).value)]));
   for (const [first, second] of [["x", "y"], ["x", "z"], ["y", "z"]]) {
     const field = found[first]?.field;
@@ -69,6 +72,8 @@ export function axes() {
   }
   return found;
 }
+
+const hasMatrix = () => $(`${SIDES[0]}-field`).value === MATRIX;
 
 /** Leave all axes out; their values stay, for who chooses a field again. */
 export function clearAxes() {
@@ -80,6 +85,7 @@ export function startPlot(choices, units) {
   for (const side of SIDES) {
     const name = side.toUpperCase();
     const options = ROWS.map((one) => option(one.name, one.label));
+    if (side === "x") options.unshift(option(MATRIX, t`Prompt matrix`));
     const field = make("select", { id: `${side}-field`, data: { kept: "" } }, option("", t`Nothing`), ...options);
     const values = make("input", { id: `${side}-values`, type: "text", data: { kept: "" }, autocomplete: "off", "aria-describedby": "plot-hint" });
     const all = button("☰", () => {
@@ -97,14 +103,19 @@ export function startPlot(choices, units) {
     for (const side of SIDES) {
       const { value } = $(`${side}-field`);
       $(`${side}-all`).hidden = !choices(value);
-      $(`${side}-values`).disabled = !value;
+      $(`${side}-values`).disabled = !value || hasMatrix();
       $(`${side}-values`).placeholder = EXAMPLES[value] ?? "";
+      if (side !== "x") $(`${side}-field`).disabled = hasMatrix();
     }
     let text = "";
     try {
       const { x, y, z } = axes();
-      if (x || y || z) text = [x, y, ...(z ? [z] : [])].map((axis) => axis?.values.length ?? 1).join(" × ");
-      $("plot-problem").hidden = true;
+      const counts = [x, y, ...(z ? [z] : [])].map((axis) => axis?.values.length ?? 1);
+      if (x || y || z) text = counts.join(" × ");
+      if (hasMatrix()) counts.push((text = 2 ** ($("prompt").value.split("|").length - 1)));
+      const [count, most] = [counts.reduce((one, other) => one * other, $("num_images").value), $("num_images").max];
+      const said = text && most && count > most ? t`${count} pictures; a job here has at most ${most}.` : "";
+      Object.assign($("plot-problem"), { textContent: said, hidden: !said });
     } catch {
       text = "…";
     }

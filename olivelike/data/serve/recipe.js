@@ -18,7 +18,7 @@ const TEXTS = new Set(["negative_prompt", "scheduler", "upscaler"]);
 const applying = newest();
 
 /** Fill the form in with a record. `leftOut` is the server's sentence on what the form can't take; it is asked for if need be. */
-export async function applyRecipe(record, where = t`the picture`, leftOut = undefined, actions = []) {
+export async function applyRecipe(record, where = t`the picture`, leftOut = undefined, actions = [], script = null) {
   const isNewest = applying();
   const missing = [];
   const before = formState();
@@ -57,6 +57,10 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   for (const name of ["num_images", "batch_size"]) setField(name, 1);
   for (const name of ["sheet", "fast", "lines"]) setField(name, false);
   clearAxes();
+  for (const [side, { field, text }] of Object.entries(script ?? {})) {
+    setField(`${side}-field`, field);
+    setField(`${side}-values`, text);
+  }
   tellInput($("form"));
   markField(null);
   $("prompt").focus();

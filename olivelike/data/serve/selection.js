@@ -2,9 +2,12 @@
 
 import { compare } from "./compare.js";
 import { $, make, on } from "./dom.js";
+import { fromGallery } from "./given.js";
 import { t } from "./language.js";
 import { confirmed, notice, problem, shownAt } from "./notices.js";
+import { batch } from "./picture_lists.js";
 import { ask, path, query } from "./server.js";
+import { sendToUpscale } from "./upscale.js";
 
 /** Pictures of a sheet, and of a request. */
 const MOST = 500;
@@ -182,9 +185,16 @@ export function startSelection(pictures, asked, search, onRemoved) {
   on("select", "click", () => select(!selecting()));
   on("select-all", "click", () => chooseAll().catch(shownAt("gallery-problem")));
   on("selected-like", "click", likeAll);
-  on("selected-compare", "click", async () => compare(...(await Promise.all([...chosen.values()].map((one) => (one.url ? one : ask(path("pictures", one.id))))))));
+  const whole = () => Promise.all([...chosen.values()].map((one) => (one.url ? one : ask(path("pictures", one.id)))));
+  on("selected-compare", "click", async () => compare(...(await whole())));
   on("selected-sheet", "click", () => save(query("/api/pictures/sheet.png", { ids: ids() })));
   on("selected-zip", "click", () => saveZip().catch(shownAt("gallery-problem")));
+  on("selected-upscale", "click", async () => sendToUpscale(...(await whole())));
+  on("selected-batch", "click", async () => {
+    location.hash = "#paint";
+    $("fold-init").open = true;
+    await batch.add(await whole(), (one) => fromGallery(one, t`this picture`));
+  });
   on("selected-delete", "click", removeAll);
   on("view-gallery", "keydown", (event) => {
     if (event.key === "Escape" && selecting()) select(false);

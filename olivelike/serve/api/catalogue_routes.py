@@ -162,6 +162,7 @@ async def server(request: Request, service: TheService) -> Response:
             "features": {"runs": service.runs is not None, "loras": bool(service.catalogue.lora_files())},
             "limits": {
                 "max_side": limits.max_side, "max_steps": limits.max_steps, "max_pictures": limits.max_images,
+                "max_enlarged": limits.most_enlarged,
                 "max_upload_bytes": limits.max_body, "max_queue": limits.max_queue, "time_limit": limits.time_limit,
             },
             "auth": bool(limits.api_keys or limits.basic),

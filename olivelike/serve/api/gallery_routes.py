@@ -200,7 +200,7 @@ class Kept(BaseModel):
     """Uploads that may still be there."""
 
     model_config = ConfigDict(extra="forbid")
-    ids: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=64)]
+    ids: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=512)]
 
 
 @router.post("/api/uploads/find")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from olivelike._untrusted import Json
 from olivelike.runtime.pipeline.request import axes
-from olivelike.serve.orders import AXES, Axis, Order, PromptMatrix, axis_label
+from olivelike.serve.orders import AXES, Axis, Order, axis_label
 
 PLOT: Final = "X/Y/Z plot"
 MATRIX: Final = "Prompt matrix"
@@ -38,15 +38,15 @@ def script_fields(order: Order, other: Mapping[str, str]) -> Json:
     return {"other": {**other, SCRIPT: PLOT, **told}} if told else {}
 
 
-def take_script(settings: dict[str, str], *, negative: bool) -> Json:
-    """Take a script that is done here out of A1111's settings; return the fields of an order that are about it.
+def take_script(settings: dict[str, str]) -> Json:
+    """Take a script that is done here out of A1111's settings; return its axes, with their values as text.
 
-    Axes have their values as text; `negative` says whether the negative prompt is the one with parts.
+    A prompt matrix is an axis of columns without values.
     """
     fields: dict[str, Any] = {}
     match settings.get(SCRIPT, "").casefold():
         case "prompt matrix":
-            fields["prompt_matrix"] = PromptMatrix(negative=negative).model_dump()
+            fields["x"] = {"field": "prompt_matrix", "text": ""}
         case "x/y/z plot":
             named = {_label(name): name for name in (*AXES, *axes())}
             named |= {label.casefold(): name for name, label in _THEIRS.items()}
