@@ -47,6 +47,28 @@ def test_a_picture_of_a_picture_wants_its_files_again(generate, empty_folder):
     assert len(record.init_image.hash) == 64
 
 
+def test_several_initial_pictures_are_drawn_each_with_its_name(generate, empty_folder):
+    (empty_folder / "in").mkdir()
+    for number, name in enumerate(("a.png", "b.png", "c.png")):
+        save(f"in/{name}", value=60 * number)
+    (empty_folder / "in" / "notes.txt").write_text("no picture")
+    asked = ("a red circle", "--strength", 0.5, "--seed", 7)
+    result = generate(*asked, "--init-image", "in")
+    assert result.status == 0, result.err
+    names = ["00001-a-7.png", "00002-b-7.png", "00003-c-7.png"]
+    assert sorted(path.name for path in (empty_folder / "pictures").iterdir()) == names
+    records = [read_picture_record(empty_folder / "pictures" / name) for name in names]
+    assert [record.init_image.name for record in records] == ["a.png", "b.png", "c.png"]
+    assert generate(*asked, "--init-image", "in/b.png", "-o", "alone.png").status == 0
+    assert (empty_folder / "pictures" / names[1]).read_bytes() == (empty_folder / "alone.png").read_bytes()
+    some = generate(*asked, "--init-image", "in/[ab].png", "--init-image", "in/c.png", "-o", "out/{initial}.png")
+    assert some.status == 0, some.err
+    assert sorted(path.name for path in (empty_folder / "out").iterdir()) == ["a.png", "b.png", "c.png"]
+    (empty_folder / "empty").mkdir()
+    none = generate(*asked, "--init-image", "empty")
+    assert (none.status, "--init-image empty: there is no PNG, JPEG or WebP" in none.err) == (2, True)
+
+
 def test_a_picture_s_own_pictures_are_found_by_their_content(generate, empty_folder):
     (empty_folder / "pictures").mkdir()
     init, mask = save("pictures/init.png"), save("mask.png", mode="L", value=255)

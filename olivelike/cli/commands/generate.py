@@ -103,7 +103,13 @@ def generate(
     ] = None,
     *,
     picture: PictureOptions,
-    init_image: Annotated[Path | None, option("FILE", "Picture to start from.")] = None,
+    init_images: Annotated[
+        list[Path] | None,
+        option(
+            "--init-image FILE",
+            "Picture to start from; a folder, a pattern such as 'in/*.png', or several are drawn one after the other.",
+        ),
+    ] = None,
     mask: Annotated[Path | None, option("FILE", "Where to paint in the initial picture: white.")] = None,
     controls: Annotated[
         list[str] | None,
@@ -183,11 +189,12 @@ def generate(
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.engine.output.swap import LiveLoras, lora_folders
     from olivelike.runtime.jobs import plan_jobs, read_prompts
-    from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
+    from olivelike.runtime.jobs.control_files import initial_pictures, parse_control, parse_image_prompt
     from olivelike.runtime.jobs.job_drawing import Opening
-    from olivelike.runtime.jobs.job_plan import read_asked
+    from olivelike.runtime.jobs.job_plan import JobPlan, joined, read_asked
     from olivelike.runtime.jobs.prompt_lines import STDIN, argument_text
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.writer import DEFAULT_NAME, NAME_OF_MANY
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.prompts.wildcards import Wildcards
@@ -200,7 +207,9 @@ def generate(
             from olivelike.runtime.pictures.picture_signature import open_picture_signer
 
             signer = open_picture_signer(sign_pictures, sign_key)
-        writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata, signer=signer)
+        starts: list[Path | None] = [*initial_pictures(init_images or ())] or [None]
+        usual = DEFAULT_NAME if len(starts) == 1 else NAME_OF_MANY
+        writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata, signer=signer, usual=usual)
         if at.server is not None and at.cluster is not None:
             raise UsageError("--server and --cluster are two places to draw; name one")
         if at.cluster is not None:
@@ -231,23 +240,28 @@ def generate(
         shown, scale = parse_image_prompt(ip_adapter or ())
         if scale is not None:
             fields["ip_adapter_scale"] = scale
-        pictures: Pictures[Path] = Pictures(
-            init_image=init_image,
-            mask=mask,
-            controls=tuple(led_by),
-            ip_adapter_images=tuple(shown),
-            references=tuple(reference or ()),
-        )
+        if len(starts) > 1 and made_before is None:  # One seed for all, as in A1111.
+            drawn = replace(Request(()), **fields).drawn_seeds()
+            fields |= {name: value for name, value in drawn.items() if value is not None}
+
+        def pictures(start: Path | None) -> Pictures[Path]:
+            return Pictures(
+                init_image=start,
+                mask=mask,
+                controls=tuple(led_by),
+                ip_adapter_images=tuple(shown),
+                references=tuple(reference or ()),
+            )
+
         if at.server is not None:
             from olivelike.serve.remote.client import Server
             from olivelike.serve.remote.remote_orders import plan_orders
 
             server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
-            orders = plan_orders(
-                server, name, read_asked(lines, fields, made_before=made_before, pictures=pictures),
-                loras=loras or (), save=metadata, fast=fast,
-            )  # fmt: skip
-            _draw_at(server, orders, writer, display, sheet=sheet)
+            for start in starts:
+                asked = read_asked(lines, fields, made_before=made_before, pictures=pictures(start))
+                orders = plan_orders(server, name, asked, loras=loras or (), save=metadata, fast=fast)
+                _draw_at(server, orders, writer, display, sheet=sheet)
             return
         lora_files = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
         opened = [lora_files.named(text) for text in loras or ()]
@@ -263,11 +277,10 @@ def generate(
                 session_options=tuple(session.session_options or ()), threads=session.threads or 0, cluster=at.cluster,
             )  # fmt: skip
             with needed("EXECUTORS", "command", "--cluster")(chosen, opened) as (server, names):
-                orders = plan_orders(
-                    server, name, read_asked(lines, fields, made_before=made_before, pictures=pictures),
-                    loras=names, save=metadata, fast=fast,
-                )  # fmt: skip
-                _draw_at(server, spread(orders), writer, display, sheet=sheet)
+                for start in starts:
+                    asked = read_asked(lines, fields, made_before=made_before, pictures=pictures(start))
+                    orders = plan_orders(server, name, asked, loras=names, save=metadata, fast=fast)
+                    _draw_at(server, spread(orders), writer, display, sheet=sheet)
             return
         ahead: list[Pipeline] = []
 
@@ -276,19 +289,22 @@ def generate(
                 ahead.append(begin_pipeline(folder, settings, safety=safety, request=request))
                 display(Opening(model=str(folder)))
 
-        try:
-            plan = plan_jobs(
+        def planned(start: Path | None) -> JobPlan:
+            return plan_jobs(
                 folder,
                 lines,
                 fields,
                 made_before=made_before,
-                pictures=pictures,
+                pictures=pictures(start),
                 wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
                 lora_files=lora_files,
                 loras=opened,
                 fast=fast,
-                once_checked=begin,
+                once_checked=begin if start == starts[0] else lambda _: None,
             )
+
+        try:
+            plan = planned(starts[0]) if len(starts) == 1 else joined(map(planned, starts))
         except BaseException:
             with ENGINE_CALLS.watch():
                 ENGINE_CALLS.end()  # Threads that open networks would hold the process.

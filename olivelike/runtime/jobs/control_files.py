@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from olivelike.errors import UsageError
 from olivelike.model.components import WEIGHT_FILE_SUFFIXES
-from olivelike.runtime.pictures.picture_reading import find_used
+from olivelike.runtime.pictures.picture_reading import find_used, is_picture
 from olivelike.runtime.pipeline.request import Control, Pictures, PreprocessorName
 
 if TYPE_CHECKING:
@@ -59,6 +59,26 @@ def parse_control(
             "edges.png:0.8"
         )
     return Control(Path(file), _plain(name) or None, strength, start, end, preprocessor)
+
+
+def initial_pictures(given: Sequence[Path]) -> list[Path]:
+    """Return the files that `--init-image` names: itself, the pictures of a folder, or those of a pattern, by name.
+
+    Raises `UsageError` if a folder or a pattern has none.
+    """
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            those = sorted(one for one in path.iterdir() if one.is_file() and is_picture(one))
+        elif not path.exists() and set("*?[") & set(str(path)):
+            pattern = str(path.relative_to(path.anchor))
+            those = sorted(one for one in Path(path.anchor).glob(pattern) if is_picture(one))
+        else:
+            those = [path]
+        if not those:
+            raise UsageError(f"--init-image {path}: there is no PNG, JPEG or WebP; name a picture, or a folder of some")
+        found += those
+    return found
 
 
 def found_again(given: Pictures[Given], record: PictureRecord, made: Path) -> Pictures[Given | Path]:

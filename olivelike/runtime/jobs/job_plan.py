@@ -274,6 +274,21 @@ def held_small(jobs: Iterable[Job]) -> list[Job]:
     return [replace(job, request=small(job.request)) for job in jobs]
 
 
+def joined(plans: Iterable[JobPlan]) -> JobPlan:
+    """Return the plans of several initial pictures as one; each is made once the one before is held small.
+
+    Raises `UsageError` as `check_held`.
+    """
+    jobs: list[Job] = []
+    notes: dict[str, None] = {}
+    for plan in plans:
+        before = sum(len(job.numbers) for job in jobs)
+        jobs += [replace(job, numbers=[before + number for number in job.numbers]) for job in held_small(plan.jobs)]
+        check_held(jobs)
+        notes |= dict.fromkeys(plan.notes)
+    return JobPlan(tuple(jobs), tuple(notes))
+
+
 def check_held(jobs: Iterable[Job]) -> None:
     """Raise `UsageError` for initial pictures that take too much memory while they wait."""
     images = {id(image): image for job in jobs if (image := job.request.init_image) is not None}

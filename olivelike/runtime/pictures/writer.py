@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _MOST_TRIES = 100_000
 
+DEFAULT_NAME: Final = "{index:05}-{seed}.png"
+NAME_OF_MANY: Final = "{index:05}-{initial}-{seed}.png"
+"""Usual names of pictures that start from several."""
+
 
 class PictureWriter:
     """Writes pictures where the user wants them; a name that is taken is never written to unasked.
@@ -38,6 +42,7 @@ class PictureWriter:
         overwrite: replace files that were there before and have the names.
         metadata: write what made the pictures into them; the mark that AI did is written in any case.
         signer: signs them.
+        usual: names in a folder.
     """
 
     def __init__(
@@ -48,8 +53,9 @@ class PictureWriter:
         overwrite: bool = False,
         metadata: bool = True,
         signer: PictureSigner | None = None,
+        usual: str = DEFAULT_NAME,
     ) -> None:
-        self._pattern = parse_output(output)
+        self._pattern = parse_output(output, usual)
         self._folder = folder
         self._overwrite = overwrite
         self._metadata = metadata
@@ -99,6 +105,7 @@ class PictureWriter:
             "width": record.width or 0,
             "height": record.height or 0,
             "prompt": record.prompt,
+            "initial": Path(record.init_image.name).stem if record.init_image else "",
             "folder": self._folder or record.model or "",
             "scheduler": record.sampler or record.scheduler or "",
             "date": f"{now:%Y-%m-%d}",
@@ -143,9 +150,8 @@ def _numbered(path: Path) -> Iterator[Path]:
         yield path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-DEFAULT_NAME: Final = "{index:05}-{seed}.png"
 NUMBERS: Final = ("index", "seed", "steps", "width", "height")
-TEXTS: Final = ("prompt", "folder", "scheduler", "date", "time")
+TEXTS: Final = ("prompt", "initial", "folder", "scheduler", "date", "time")
 
 _OTHER_FORMATS = frozenset({".avif", ".bmp", ".gif", ".heic", ".ico", ".jxl", ".tif", ".tiff"})
 _NUMBER_FORMAT = re.compile(r"0?\d{0,2}")
@@ -189,7 +195,7 @@ class NamePattern:
         return max((int(match["index"]) for match in matches if match), default=0)
 
 
-def parse_output(output: str | Path) -> NamePattern:
+def parse_output(output: str | Path, usual: str = DEFAULT_NAME) -> NamePattern:
     """Read what the user gave as the place for pictures.
 
     Raises `UsageError` if a field, its format or the suffix is none that there is.
@@ -197,6 +203,7 @@ def parse_output(output: str | Path) -> NamePattern:
     Args:
         output: a folder, a file's name, or a pattern with fields in braces; without a suffix it is a folder, and gets
             names such as `00001-42.png`.
+        usual: names in a folder.
     """
     text = str(output)
     if not text.strip():
@@ -204,12 +211,12 @@ def parse_output(output: str | Path) -> NamePattern:
     path = Path(text)
     if _is_folder(path):
         # A folder that is there may have braces in its name.
-        return NamePattern((tuple(_pieces(DEFAULT_NAME, text)),), path)
+        return NamePattern((tuple(_pieces(usual, text)),), path)
     suffix = path.suffix.lower() if path.name else ""
     if suffix in _OTHER_FORMATS:
         raise UsageError(f"output {text!r}: pictures are written as {', '.join(FORMATS)}, not {suffix}")
     if text.endswith(("/", "\\")) or (suffix not in FORMATS and "{" not in path.name):
-        path = path / DEFAULT_NAME
+        path = path / usual
     elif suffix not in FORMATS:
         path = path.with_name(path.name + ".png")
     anchor = Path(path.anchor)
