@@ -119,7 +119,8 @@ def test_a_prompt_matrix_and_a_plot_say_how_many_they_are_and_grids_are_read_bac
     assert [page.input_value(f"#{side}-field") for side in "xy"] == ["seed", "steps"]
     assert [page.input_value(f"#{side}-values") for side in "xy"] == ["1, 2", "1, 2"]
     page.evaluate(paste, job["sheet"]["parameters"])
-    page.wait_for_function("document.getElementById('x-field').value === 'prompt_matrix'")
+    page.locator("#plot-badge", has_text=re.compile("^4$")).wait_for()
+    assert page.input_value("#x-field") == "prompt_matrix"
     assert page.input_value("#prompt") == "a circle|red|big"
 
 
@@ -136,7 +137,8 @@ def test_hires_fix_offers_what_enlarges_for_it_and_says_what_it_is_not_for(visit
     assert opened.job()["pictures"][0]["record"]["upscaler"]["name"] == "Lanczos"
     assert not page.locator("#job-notes li").count()
     page.click("#picture-img2img")
-    page.wait_for_function("document.getElementById('hires-badge').textContent === ''")
+    page.locator("#init-badge", has_text="on").wait_for()
+    page.locator("#hires-badge", has_text=re.compile("^$")).wait_for(state="attached")
     page.click("#generate")
     page.locator("#order-problem", has_text="Hires fix is for pictures from a prompt alone").wait_for()
     page.fill("#hires", "")
