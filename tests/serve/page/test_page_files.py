@@ -135,7 +135,8 @@ def test_what_the_document_names_is_there(elements: Elements) -> None:
             assert set((attributes.get(name) or "").split()) <= set(ids)
     names = re.compile(r'(?:\$\("([a-z_-]+)"\)|\bon(?:Files)?\("([a-z_-]+)",)')
     used = {found[1] or found[2] for path in MODULES for found in names.finditer(path.read_text(encoding="utf-8"))}
-    assert used - {"side", "upscale-problem"} <= {*ids, *(field["name"] for field in form()["fields"])}
+    made = {"side", "upscale-problem", "viewer-like", "viewer-delete"}
+    assert used - made <= {*ids, *(field["name"] for field in form()["fields"])}
 
 
 def test_every_field_has_a_label_with_words(elements: Elements) -> None:
@@ -154,6 +155,7 @@ def test_every_field_has_a_label_with_words(elements: Elements) -> None:
                 assert any(label[0] == "label" for label in own)
                 continue
             name = labels.get(attributes.get("id") or "") or "".join("".join(label[2]) for label in own)
+            name = name or attributes.get("aria-label") or ""
             assert re.search(r"\w", name), attributes
         if tag == "button" and not re.search(r"\w", "".join(text)):
             # These get their words from a module, the others have them.
