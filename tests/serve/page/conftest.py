@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -89,9 +88,13 @@ class Opened:
         return self.status(wait)
 
     def status(self, pattern: str, seconds: float = 60) -> str:
-        found = self.page.locator("#status").filter(has_text=re.compile(pattern))
-        found.wait_for(timeout=seconds * 1000)
-        return str(found.text_content())
+        # In one call: the next job of several may replace what was said before a second one asks.
+        found = self.page.wait_for_function(
+            "(pattern) => [document.getElementById('status').textContent].find((text) => RegExp(pattern).test(text))",
+            arg=pattern,
+            timeout=seconds * 1000,
+        )
+        return str(found.json_value())
 
     def fold(self, name: str) -> None:
         self.page.click(f"#fold-{name} > summary")
