@@ -101,12 +101,14 @@ def test_what_is_slow_to_decode_or_of_another_form_is_encoded_as_png(tmp_path, m
     assert np.array_equal(decode_image(found, "").convert("RGB"), decode_image(sent, "").convert("RGB"))
 
 
-def test_a_jpeg_of_several_scans_is_encoded_anew():
+def test_a_jpeg_with_more_than_one_scan_behind_its_tables_is_encoded_anew():
     whole = encoded(coloured(), "JPEG")
     start = whole.index(b"\xff\xda")
     several = whole[: start + 4] + b"\x01" + whole[start + 5 :]
+    commented = whole[:-2] + b"\xff\xfe\0\x0f" + SECRET + b"\xff\xd9"
     assert bare_picture(whole, 1) is not None
     assert bare_picture(several, 1) is None
+    assert bare_picture(commented, 1) is None
 
 
 def test_whatever_is_damaged_is_refused_or_kept_with_the_pixels_that_it_had(tmp_path, monkeypatch):

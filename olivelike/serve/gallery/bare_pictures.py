@@ -5,6 +5,7 @@ JPEG segments: ITU-T T.81, annex B. PNG chunks: https://www.w3.org/TR/png-3/#5Ch
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ _JFIF, _ADOBE = 0xE0, 0xEE
 _JFIF_BYTES: Final = 18
 """Of one without a thumbnail."""
 _EXIF: Final = b"Exif\0\0"
+_MARKER: Final = re.compile(rb"\xff[^\0\xd0-\xd7]", re.DOTALL)
+"""Begin of a segment behind a scan, such as a comment's."""
 
 
 def bare_picture(data: bytes, orientation: int, texts: Mapping[str, str] = MappingProxyType({})) -> bytes | None:
@@ -80,6 +83,7 @@ def _bare_jpeg(data: bytes, orientation: int) -> bytes | None:
         if marker == _SOS:
             end = data.find(_EOI, place)  # In a scan, 0xFF is followed by 0 or the number of a restart.
             whole = components and data[place + 4] == components  # All pixels come in the first scan.
+            whole = whole and not _MARKER.search(data, place + length, end)
             return b"".join((*kept, data[place : end + 2])) if whole and end > 0 else None
         if marker in _SEQUENTIAL and not components and length > 9:
             components = content[9]
