@@ -47,8 +47,10 @@ def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_ag
         one = Painter({}, tmp_path / "log", lambda _: None)
         asked = asyncio.create_task(one.plan(job="b"))
         await asyncio.sleep(0)
-        first = [answer async for answer in one.draw({"job": "a"})]
-        second = [answer async for answer in one.draw({"job": "a"})]
+        one.begin({"job": "a"})
+        first = [answer async for answer in one.draw()]
+        one.begin({"job": "a"})
+        second = [answer async for answer in one.draw()]
         return first, second, await asked
 
     first, second, planned = asyncio.run(run())

@@ -202,6 +202,35 @@ def test_an_order_that_finds_nothing_to_wait_for_is_begun_as_it_is_planned_and_n
     assert int(paths[1][:5]) == int(paths[0][:5]) + 1
 
 
+def test_a_job_of_the_queue_is_begun_before_its_number_is_looked_for_and_none_is_drawn_without_one(
+    server, client, monkeypatch
+):
+    asked, painter, gallery = [], server.service.painter, server.service.gallery
+    reserve = gallery.reserve
+
+    def look(**held):
+        asked.append("reserve")
+        if asked.count("reserve") == 2:
+            time.sleep(0.3)  # In the meantime it is drawn; where it takes longer, this can't fail.
+            raise OSError(errno.EACCES, "no leave")
+        return reserve(**held)
+
+    long = client.post("/api/jobs", json=LONG).json()["id"]
+    waiting = [client.post("/api/jobs", json={**SMALL, "seed": seed}).json()["id"] for seed in (41, 42, 43)]
+    before = {*gallery.folder.rglob("*.png")}
+    child = painter.start()
+    send = child.send
+    monkeypatch.setattr(gallery, "reserve", look)
+    monkeypatch.setattr(child, "send", lambda message: (asked.append(message["do"]), send(message)))
+    client.post(f"/api/jobs/{long}/cancel")
+    first, failed, last = map(server.wait, waiting)
+    assert asked == ["cancel", "draw", "reserve", "keep", "draw", "reserve", "cancel", "draw", "reserve", "keep"]
+    assert (first["state"], failed["state"], last["state"]) == ("done", "failed", "done")
+    assert failed["error"]["message"].startswith("the gallery can't be written: [Errno 13] no leave")
+    new = sorted(path.name for path in {*gallery.folder.rglob("*.png")} - before)
+    assert [name[6:] for name in new] == ["41.png", "43.png"]
+
+
 def test_a_job_that_is_begun_and_not_written_down_leaves_no_picture(server, client, monkeypatch):
     server.draw()
     before = [*server.service.gallery.folder.rglob("*.png")]

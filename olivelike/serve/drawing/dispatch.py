@@ -318,7 +318,7 @@ class Dispatcher:
             error = {"code": refused.word, "message": str(refused)}
         except (OSError, sqlite3.Error) as failed:
             error = {"code": "store", "message": f"the gallery can't be written: {failed}; free some space"}
-            painter.stop(job)
+            painter.let_go(job)
         finally:
             limit.cancel()
             del self.running[job]
@@ -338,16 +338,16 @@ class Dispatcher:
     async def _have_drawn(self, job: str, painter: Painter) -> None:
         ahead = self._ahead
         if ahead is not None and ahead.job == job:
-            self._ahead, row, message = None, ahead.row, None
+            self._ahead, row = None, ahead.row
             assert row is not None
         else:
             row = self._journal.job(job)
-            message = self._begun(row)
+            self._begin(row, painter)
         opening = self.running[job].opening = self._not_open(row, painter)
         planned = {"batches": row.plan["batches"], "steps_total": row.plan["steps"]}
         self._feed.publish({"type": "started", "job": job, **planned, "opening": opening})
         # Closed here, if what was drawn can't be kept: by then the next job may be drawn.
-        async with aclosing(painter.draw(message)) as answers:
+        async with aclosing(painter.draw()) as answers:
             async for answer in answers:
                 self._heard(job, row.client, answer)
                 await asyncio.sleep(0)  # Who waits for the picture is told before the index.
@@ -359,14 +359,24 @@ class Dispatcher:
         is_open = name is None or str(self._catalogue.folder(name)) in self._open.get(painter, ())
         return None if is_open else name
 
-    def _begun(self, row: JobRow) -> Json:
-        """Write down that a job is begun, or is again; return what the process that draws is told."""
+    def _begin(self, row: JobRow, painter: Painter) -> None:
+        """Let a process draw a job, and write down that it is begun, or is again."""
         order = Order.model_validate(row.asked)
         folder, first = row.folder, row.first
+        is_new = (folder is None or first is None) and self._cluster is None
+        if is_new:  # It draws while thousands of files are looked through.
+            painter.begin(self._message(row.id, row.asked, self.models_of(order), "", 0))
         if folder is None or first is None:
             folder, first = self._gallery.reserve(passing=not order.save)
         self._journal.update(row.id, state="drawing", started=row.started or time.time(), folder=folder, first=first)
+        if is_new:
+            painter.keep(row.id, folder, first)
+        else:
+            painter.begin(self._again(row, order, folder, first))
         self._keep_order()
+
+    def _again(self, row: JobRow, order: Order, folder: str, first: int) -> Json:
+        """Return what a process is told of a job whose pictures have numbers: some may be there."""
         there = [one for one in self._gallery.of_job(row.id) if not one.sheet] if row.started else []
         reads = [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else []
         return {

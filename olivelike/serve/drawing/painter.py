@@ -194,15 +194,17 @@ class Painter:
         if number in self._told_of and self._child is not None:
             self._child.send({"do": "end", "number": number})
 
-    async def draw(self, message: JsonView | None) -> AsyncGenerator[JsonView, None]:
-        """Return what the child tells while it draws a job; the last one is one of `LAST`.
+    def begin(self, message: JsonView) -> None:
+        """Let the child draw a job; without a folder it writes no file before `keep`."""
+        child = self.start()
+        self._drawing, self._job = asyncio.Queue(), message["job"]
+        child.send({"do": "draw", "draw": message})
 
-        Without a message, that is the job of `plan_and_draw`. Raises `ChildEnded` if it dies.
+    async def draw(self) -> AsyncGenerator[JsonView, None]:
+        """Return what the child tells of the job of `begin` or `plan_and_draw`; the last one is one of `LAST`.
+
+        Raises `ChildEnded` if it dies.
         """
-        if message is not None:
-            child = self.start()
-            self._drawing, self._job = asyncio.Queue(), message["job"]
-            child.send({"do": "draw", "draw": message})
         answers = self._drawing
         assert answers is not None
         try:
@@ -234,12 +236,12 @@ class Painter:
             self.start()
 
     def keep(self, job: str, folder: str, first: int) -> None:
-        """Let the child write pictures of a job of `plan_and_draw`, from which number on: the journal has it."""
+        """Let the child write pictures of a job that was begun without a folder: the journal has it."""
         if self._child is not None:
             self._child.send({"do": "keep", "job": job, "folder": folder, "first": first})
 
     def let_go(self, job: str) -> None:
-        """End a job of `plan_and_draw` that nobody asks for any more."""
+        """End a job that nobody hears of any more."""
         self.stop(job)
         self._drawing = None
 

@@ -136,7 +136,7 @@ class Painting:
             case "unload":
                 self._jobs.put(self._unload)
             case "draw":
-                self._begin(message["draw"])
+                self._begin(message["draw"], is_kept=bool(message["draw"]["folder"]))
             case "previews":
                 self.previews = message["wanted"]
             case "cancel" | "skip":
@@ -198,7 +198,7 @@ class Painting:
             text = text.replace(folder, Path(folder).name)
         return text
 
-    def _begin(self, message: JsonView, *, is_kept: bool = True) -> None:
+    def _begin(self, message: JsonView, *, is_kept: bool) -> None:
         self._drawing = OrderDrawing(DrawMessage(**message), self, is_kept=is_kept)
         self._jobs.put(self._drawing)
 
