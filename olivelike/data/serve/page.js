@@ -88,7 +88,8 @@ function fault(error) {
   if (axis) Object.assign(error, { plot: true, field: `${["x", "y", "z"].find((side) => $(`${side}-field`).value === axis[1])}-values`, message: `${FORM.axes.find(({ name }) => name === axis[1])?.label ?? axis[1]}: ${error.message.slice(axis[0].length)}` });
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
-  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
+  // Sampler and schedule type are one field of an order.
+  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1].replace(/^sampler$/, "scheduler");
   const said = inThePagesLanguage(error);
   problem($(place), said ?? Object.assign(error, { message: inWordsOfThePage(error.message) }));
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
