@@ -64,21 +64,30 @@ def parse_control(
 def initial_pictures(given: Sequence[Path]) -> list[Path]:
     """Return the files that `--init-image` names: itself, the pictures of a folder, or those of a pattern, by name.
 
-    Raises `UsageError` if a folder or a pattern has none.
+    Raises `UsageError` if a folder or a pattern has none, can't be looked through, or is none.
     """
     found: list[Path] = []
     for path in given:
-        if path.is_dir():
-            those = sorted(one for one in path.iterdir() if one.is_file() and is_picture(one))
-        elif not path.exists() and set("*?[") & set(str(path)):
-            pattern = str(path.relative_to(path.anchor))
-            those = sorted(one for one in Path(path.anchor).glob(pattern) if is_picture(one))
-        else:
-            those = [path]
+        try:
+            those = _named(path)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"--init-image {path}: {why}; name a picture, a folder, or a pattern such as 'in/*.png'"
+            ) from error
         if not those:
             raise UsageError(f"--init-image {path}: there is no PNG, JPEG or WebP; name a picture, or a folder of some")
         found += those
     return found
+
+
+def _named(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(one for one in path.iterdir() if one.is_file() and is_picture(one))
+    if path.exists() or not set("*?[") & set(str(path)):
+        return [path]
+    pattern = str(path.relative_to(path.anchor))
+    return sorted(one for one in Path(path.anchor).glob(pattern) if is_picture(one))
 
 
 def found_again(given: Pictures[Given], record: PictureRecord, made: Path) -> Pictures[Given | Path]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.runtime.jobs.control_files import parse_control
+from olivelike.errors import UsageError
+from olivelike.runtime.jobs.control_files import initial_pictures, parse_control
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,15 @@ def test_a_strength_that_is_no_number_is_not_taken_for_a_name():
     found = parse_control("edges.png:nan")
     assert found.image == Path("edges.png")
     assert math.isnan(found.strength)
+
+
+@pytest.mark.parametrize("given", ["**.png", "locked"])
+def test_what_can_not_be_looked_through_for_initial_pictures_is_told(given, tmp_path, monkeypatch):
+    (tmp_path / "locked").mkdir()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(UsageError, match=r"^--init-image .*; name a picture, a folder, or a pattern such as"):
+        initial_pictures([tmp_path / given])
