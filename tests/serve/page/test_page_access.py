@@ -132,7 +132,7 @@ def test_nothing_is_wider_than_a_phone(visit: Callable[..., Opened], view: str) 
     opened = visit(view, viewport=PHONE, has_touch=True, is_mobile=True)
     if view == "#paint":
         opened.generate(prompt="a red circle " + "x" * 200, steps=2)
-        for summary in opened.page.locator("#form summary:visible").all():
+        for summary in opened.page.locator("#form .folds > details > summary:visible").all():
             summary.click()
         assert opened.width() <= 390
         for button in ("#model-button", "#stage-open"):
@@ -157,7 +157,7 @@ def test_axe_finds_nothing_serious(
 
     check("empty")
     opened.generate(prompt="a (red:1.3) circle, <lora:wild:0.5> [a:b:0.5]", steps=3, num_images=2)
-    for summary in page.locator("#form summary:visible").all():
+    for summary in page.locator("#form .folds > details > summary:visible").all():
         summary.click()
     page.locator("#prompt-colours mark").first.wait_for(state="attached")
     check("painted")

@@ -328,7 +328,7 @@ def test_pictures_are_worked_after(visit: Callable[..., Opened], shown_reference
 def test_the_forms_of_guides_have_no_barriers(visit: Callable[..., Opened], guided: Running, axe: str) -> None:
     opened = visit(server=guided, viewport=PHONE)
     opened.page.evaluate(axe)
-    for summary in opened.page.locator("#form summary:visible").all():
+    for summary in opened.page.locator("#form .folds > details > summary:visible").all():
         summary.click()
     opened.page.set_input_files("#control-1-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
     opened.page.locator("#control-1-picture").wait_for()

@@ -107,7 +107,7 @@ def test_the_last_picture_and_its_strip_are_there_after_a_reload(visit: Callable
 def test_what_starts_and_tells_of_work_stays_in_sight(visit: Callable[..., Opened], viewport: dict[str, int]) -> None:
     opened = visit(viewport=viewport)
     page = opened.page
-    for summary in page.locator("#form summary:visible").all():
+    for summary in page.locator("#form .folds > details > summary:visible").all():
         summary.click()
     page.locator("#form-reset").scroll_into_view_if_needed()
     assert "Ctrl" in str(page.text_content("#generate"))
