@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from olivelike._files import identity_at
 from olivelike._text import did_you_mean
@@ -32,7 +32,7 @@ from olivelike.runtime.schedulers.class_settings import listed_samplers
 from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
-from olivelike.serve.views import LoraView, ModelView
+from olivelike.serve.views import LISTED_GUIDES, LoraView, ModelView
 from olivelike.sources.adapters.lora_file import denoisers_of
 from olivelike.sources.adapters.lora_settings import SUFFIXES
 from olivelike.sources.adapters.open_lora import open_lora
@@ -220,6 +220,7 @@ def _model(name: str, opened: PipelineFolder) -> ModelView:
     sha256 = opened.recorded.sha256
     made_for, size = _made(opened.path, identity_at(opened.path / RECORD_FILE))
     short = sha256[:HASH_DIGITS]
+    guides: dict[str, Any] = dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True))
     return ModelView(
         name=name,
         title=f"{name} [{short}]" if short else name,
@@ -237,8 +238,7 @@ def _model(name: str, opened: PipelineFolder) -> ModelView:
         absent=absent_fields(opened),
         most_references=opened.family.most_references if opened.has("vae_encoder") else 0,
         has_safety_checker=opened.has("safety_checker"),
-        controlnets=tuple(opened.leading),
-        ip_adapter=opened.prompt_guide,
+        **guides,
         made_for=made_for,
         size=size,
         examples=opened.examples,
