@@ -34,6 +34,7 @@ export async function setInitial(coming, own = false) {
     const given = await coming;
     if (!isNewest()) return letGo(given);
     put(given);
+    emptyBatch();
     fitSize(given.width, given.height, own);
     $("fold-init").open = true;
     announce(t`Picture to picture starts from ${given.name}, ${given.width} by ${given.height} pixels.`);
@@ -44,6 +45,18 @@ export async function setInitial(coming, own = false) {
   }
   if (isNewest()) $("init-coming").textContent = "";
   show();
+}
+
+/** Let the picture that came last be drawn: pictures of a batch would be in its place. */
+function emptyBatch() {
+  const kept = batch.state();
+  if (!kept.length) return;
+  const undo = () => {
+    batch.fill(kept);
+    tellInput($("form"));
+  };
+  batch.fill([]);
+  notice(t`The batch is emptied: this picture is drawn alone.`, [[t`Undo`, undo]]);
 }
 
 /** Have this picture in place of the last one, and nothing painted over it; or none. */

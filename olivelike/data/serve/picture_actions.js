@@ -3,8 +3,9 @@
 import { $, button, make, tellInput } from "./dom.js";
 import { mayLead, sendToControl } from "./controls.js";
 import { readGroup, setField } from "./form.js";
+import { fillPictures, formPictures } from "./form_pictures.js";
 import { fromGallery } from "./given.js";
-import { fillInitial, initialState, openCanvas, setInitial } from "./initial.js";
+import { openCanvas, setInitial } from "./initial.js";
 import { submit } from "./jobs.js";
 import { t } from "./language.js";
 import { confirmed, notice } from "./notices.js";
@@ -24,15 +25,15 @@ async function sendToInitial(picture) {
 }
 
 async function toCanvas(picture, tool) {
-  const [before, sides] = [initialState(), ["width", "height"].map((id) => [id, $(id).value])];
+  const [{ initial, lists }, sides] = [formPictures(), ["width", "height"].map((id) => [id, $(id).value])];
   await sendToInitial(picture);
   // The button waits for the picture, not for what is painted over it.
-  openCanvas(tool).then((used) => used || takeBack(before, sides)).catch((error) => notice(error.message));
+  openCanvas(tool).then((used) => used || takeBack({ initial, lists }, sides)).catch((error) => notice(error.message));
 }
 
 /** Nothing was painted, so the picture was sent for nothing: what was there before is there again. */
 async function takeBack(before, sides) {
-  await fillInitial(before);
+  await fillPictures(before);
   for (const [id, length] of sides) setField(id, length);
   tellInput($("form"));
 }

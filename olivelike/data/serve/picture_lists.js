@@ -5,8 +5,8 @@ import { give, inWords, isGone, letGo, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 
-/** A list in `fold-NAME`: `field` is the order's, `told` what they are, in words; `changed` hears that it is another one. */
-export function pictureList(name, field, told, { opens, most = 0, changed = () => tellInput($("form")) } = {}) {
+/** A list in `fold-NAME`: `field` is the order's, `told` what they are, in words; `badges` count them; `changed` hears that it is another one. */
+export function pictureList(name, field, told, { opens, most = 0, badges = [`${name}-badge`], changed = () => tellInput($("form")) } = {}) {
   let pictures = [];
 
   function show() {
@@ -19,7 +19,7 @@ export function pictureList(name, field, told, { opens, most = 0, changed = () =
       }, { className: "icon quiet", "aria-label": t`Remove ${one.name}` }),
     )));
     $(`${name}-remove`).disabled = pictures.length === 0;
-    $(`${name}-badge`).textContent = pictures.length ? String(pictures.length) : "";
+    for (const badge of badges) $(badge).textContent = pictures.length ? String(pictures.length) : "";
   }
 
   /** Have these in place of those that are there. */
@@ -38,16 +38,24 @@ export function pictureList(name, field, told, { opens, most = 0, changed = () =
   async function add(files, how = (file) => give(file, file.name)) {
     problem($(`${name}-problem`), "");
     $(`fold-${name}`).open = true;
-    try {
-      for (const file of files) {
-        if (pictures.length >= most) throw new Error(t`At most ${most} pictures are taken; ${file.name} and what follows is left out.`);
+    const refused = [];
+    let status;
+    for (const file of files) {
+      if (pictures.length >= most) {
+        refused.push(t`At most ${most} pictures are taken; ${file.name} and what follows is left out.`);
+        break;
+      }
+      // One that can't be had keeps none of the others away.
+      try {
         const given = await how(file);
         put([...pictures, given]);
         announce(`${given.name}: ${told}.`);
+      } catch (error) {
+        status = error.status;
+        refused.push(files.length > 1 && file.name ? `${file.name}: ${error.message}` : error.message);
       }
-    } catch (error) {
-      problem($(`${name}-problem`), error);
     }
+    problem($(`${name}-problem`), { message: refused.join("\n"), status });
     changed();
   }
 
@@ -95,5 +103,5 @@ export function pictureList(name, field, told, { opens, most = 0, changed = () =
 export const imagePrompts = pictureList("image-prompt", "ip_adapter_images", t`a prompt too`);
 export const references = pictureList("references", "references", t`a picture to work after`, { opens: true });
 /** Initial pictures of a batch. */
-export const batch = pictureList("batch", "init_images", t`an initial picture`, { most: 100 });
+export const batch = pictureList("batch", "init_images", t`an initial picture`, { most: 100, badges: ["batch-badge", "init-batch-badge"] });
 export const PICTURE_LISTS = [imagePrompts, references, batch];

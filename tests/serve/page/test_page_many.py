@@ -33,6 +33,23 @@ def test_a_batch_of_initial_pictures_is_one_job_and_there_after_a_reload(visit: 
     assert len({one["record"]["init_image"]["hash"] for one in job["pictures"]}) == 3
 
 
+def test_a_bad_file_keeps_no_other_out_of_a_batch_and_one_picture_takes_its_place(visit: Callable[..., Opened]) -> None:
+    opened = visit(may_complain=True)
+    page = opened.page
+    opened.fold("init")
+    opened.fold("batch")
+    bad = {"name": "bad.png", "mimeType": "image/png", "buffer": b"no picture"}
+    navy, teal = files("navy", "teal")
+    page.set_input_files("#batch-file", [navy, bad, teal])
+    page.locator("#init-batch-badge", has_text="2").wait_for()
+    page.locator("#batch-problem", has_text="bad.png: ").wait_for()
+    page.set_input_files("#init-file", navy)
+    page.locator(".notice", has_text="The batch is emptied").wait_for()
+    assert (page.text_content("#init-batch-badge"), page.text_content("#init-badge")) == ("", "on")
+    page.click(".notice >> text=Undo")
+    page.locator("#init-batch-badge", has_text="2").wait_for()
+
+
 def test_pictures_of_the_gallery_go_to_the_batch_and_to_upscale(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.generate(prompt="a red circle", steps=3, seed=5, num_images=2)
