@@ -231,9 +231,9 @@ const heard = {
     showNotes(job.notes);
     for (const picture of job.pictures) add(picture, { show: false });
     know(job);
-    // A plot is its sheet; of a batch the pictures are what counts.
+    // A plot or a matrix is its sheet; of a batch the pictures are what counts.
     if (job.sheet) add(job.sheet, { show: false });
-    const last = job.order?.x || job.order?.y || job.order?.z ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
+    const last = ["x", "y", "z", "prompt_matrix"].some((one) => job.order?.[one]) ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
     showNow(false);
     // The new one is in sight, where somebody looks at an earlier one.
     if (picked) $("strip").scrollLeft = $("strip").scrollWidth;

@@ -114,6 +114,7 @@ def test_a_prompt_matrix_and_a_plot_say_how_many_they_are_and_grids_are_read_bac
     assert page.is_disabled("#y-field")
     opened.generate(steps=2, seed=5)
     job = opened.job()
+    assert page.get_attribute("#stage-picture", "src") == job["sheet"]["url"]
     assert [one["record"]["prompt"] for one in job["pictures"]][1::2] == ["a circle, red", "a circle, red, big"]
     page.select_option("#x-field", "seed")
     page.fill("#x-values", "1-60")
