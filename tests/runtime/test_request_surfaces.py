@@ -24,7 +24,7 @@ OPTIONS = {
     "seeds": "lines have a seed", "variation_seeds": "lines have one",
     "hires_strength": "--hires X:STRENGTH", "prompt_weights": "--plain-prompts",
     "ip_adapter_images": "--ip-adapter", "ip_adapter_scale": "--ip-adapter FILE:X",
-    "references": "--reference", "clip_layer": "--clip-skip",
+    "references": "--reference", "clip_layer": "--clip-skip", "init_image": "--init-image",
 }  # fmt: skip
 LINES = {
     "prompts": "--prompt", "seeds": "the line's seed", "variation_seeds": "the line's variation seed",
