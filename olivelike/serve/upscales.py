@@ -39,6 +39,8 @@ class Upscale:
     began: float = field(default_factory=time.monotonic)
     pictures: list[PictureView] = field(default_factory=list)
     """Those that are in the gallery."""
+    refused: list[Json] = field(default_factory=list)
+    """Those that can't be enlarged: `upload`, and `error`, which says why."""
     error: str | None = None
     task: asyncio.Task[None] | None = None
 
@@ -66,7 +68,7 @@ class Upscale:
         return {
             "id": self.id, "state": self.state, "total": self.total, "done": self.done, "progress": self.progress,
             "eta_seconds": self.eta, "pictures": [one.model_dump(mode="json") for one in self.pictures],
-            "error": self.error,
+            "refused": self.refused, "error": self.error,
         }  # fmt: skip
 
     def cancel(self) -> None:

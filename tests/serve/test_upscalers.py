@@ -128,6 +128,23 @@ def test_pictures_are_enlarged_one_after_the_other_each_with_its_recipe(client):
     assert upscaled(client, whole)["pictures"][0]["width"] == upscaled(client, whole)["pictures"][0]["height"] == 40
 
 
+def test_a_picture_that_can_not_be_enlarged_keeps_no_other_from_it_and_the_networks_factor_is_told(client):
+    sizes = [(2080, 2048), (8, 6)]
+    large, small = (client.post("/api/uploads", content=png(Image.new("RGB", size))).json()["id"] for size in sizes)
+    asked = {"uploads": [large, small], "upscaler": NAME, "factor": 2}
+    one = upscaled(client, client.post("/api/upscales", json=asked).json()["id"])
+    assert (one["state"], one["done"], [view["width"] for view in one["pictures"]]) == ("done", 2, [16])
+    (refused,) = one["refused"]
+    assert refused["upload"] == large
+    assert refused["error"].startswith(f"{NAME} makes 8320x8192 pixels")
+    assert [found["scale"] for found in client.get("/api/upscalers").json()] == [None, None, 4, None]
+    alone = upscaled(client, client.post("/api/upscales", json={**asked, "uploads": [large]}).json()["id"])
+    assert (alone["state"], alone["error"]) == ("failed", refused["error"])
+    broken = {**asked, "uploads": [small] * 2, "upscaler": "broken"}
+    ended = upscaled(client, client.post("/api/upscales", json=broken).json()["id"])
+    assert (ended["state"], len(ended["refused"])) == ("failed", 1)
+
+
 def upscaled(client, name):
     """Return an enlargement when it has ended."""
     found = []

@@ -72,6 +72,9 @@ export function problem(element, error) {
   element.hidden = !text;
 }
 
+/** What the server says, as a sentence. */
+export const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+
 /** Return what shows an error at the element with this id, for `catch`. */
 export const shownAt = (id) => (error) => problem($(id), error);
 

@@ -4,7 +4,7 @@ import { $, offer, on, option, recall, remember, showIn } from "./dom.js";
 import { addToGallery } from "./gallery.js";
 import { fromGallery } from "./given.js";
 import { t } from "./language.js";
-import { announce, problem, shownAt } from "./notices.js";
+import { announce, problem, sentence, shownAt } from "./notices.js";
 import { showActions } from "./picture_actions.js";
 import { pictureList } from "./picture_lists.js";
 import { ask, path } from "./server.js";
@@ -15,6 +15,8 @@ const KEY = "olivelike.upscale";
 /** Pictures to enlarge. */
 const list = pictureList("upscale", "uploads", t`a picture to enlarge`, { most: 100, changed: show });
 let mostSide = Infinity;
+/** How many times as large networks that have run make pictures, by name. */
+let scales = {};
 let result = null;
 /** The enlargement that was begun last: its id, and whether it goes on. */
 let run = null;
@@ -24,6 +26,7 @@ let isDone = false;
 export async function readUpscalers(most) {
   mostSide = most;
   const found = await ask("/api/upscalers");
+  scales = Object.fromEntries(found.map(({ name, scale }) => [name, scale]));
   const networks = found.filter((one) => one.network);
   const others = found.filter((one) => !one.network);
   const options = (upscalers, more) => upscalers.map(({ name }) => option(name, name, more));
@@ -78,17 +81,29 @@ function sizeOf({ width, height }) {
   return [width, height].map((side) => Math.round(side * times));
 }
 
+/** Say why a picture can't be enlarged so; "" if it can, as far as is known. */
+function tooLarge(one) {
+  const [across, down] = sizeOf(one);
+  if (Math.max(across, down) > mostSide || across * down > 1 << 26) return t`${across}×${down} is too large: at most ${mostSide} pixels a side, 67 million in all.`;
+  const by = $("upscale-by").value;
+  const times = scales[by];
+  return times && one.width * one.height * times ** 2 > 1 << 26 ? t`${by} makes ${one.width * times}×${one.height * times} of it first, more than 67 million pixels.` : "";
+}
+
+/** Words on one of several pictures: which it is. */
+const of = (one, words) => (list.all().length > 1 ? `${one.name}: ${words}` : words);
+
 function show() {
   const pictures = list.all();
   for (const one of document.querySelectorAll("#upscale-form .by, #upscale-form .to")) {
     one.hidden = one.lastElementChild.disabled = one.classList.contains("by") !== byFactor();
   }
-  const sizes = pictures.map(sizeOf);
-  const large = sizes.find(([across, down]) => Math.max(across, down) > mostSide || across * down > 1 << 26);
+  const large = pictures.filter(tooLarge);
   const [first] = pictures;
-  $("upscale-size").textContent = large ? t`${large[0]}×${large[1]} is too large: at most ${mostSide} pixels a side, 67 million in all.` : first ? t`${first.width}×${first.height} becomes ${sizes[0][0]}×${sizes[0][1]}` : "";
+  const [across, down] = first ? sizeOf(first) : [];
+  $("upscale-size").textContent = large.length ? large.map((one) => of(one, tooLarge(one))).join("\n") : first ? t`${first.width}×${first.height} becomes ${across}×${down}` : "";
   $("upscale-empty").hidden = first;
-  $("upscale-start").disabled = !first || large || run?.goesOn;
+  $("upscale-start").disabled = large.length === pictures.length || run?.goesOn;
   $("upscale-cancel").hidden = $("upscale-bar").hidden = !run?.goesOn;
   remember(KEY, { pictures: list.state(), run: run?.id });
 }
@@ -128,9 +143,20 @@ async function follow(id, began) {
   run.goesOn = false;
   isDone = one?.state === "done";
   $("upscale-status").textContent = one?.state === "cancelled" ? t`Cancelled.` : "";
-  if (one?.error) problem($("upscale-problem"), new Error(one.error));
+  // Now the server knows the network's factor.
+  if (!scales[$("upscale-by").value]) await readUpscalers(mostSide).catch(() => {});
+  if (one?.error || one?.refused.length) problem($("upscale-problem"), reasons(one));
   if (one?.pictures.length) showResult(one, began);
   show();
+}
+
+/** Say why pictures were not enlarged. */
+function reasons({ refused, error }) {
+  const told = refused.map(({ upload, error: why }) => {
+    const one = list.all().find(({ id }) => id === upload);
+    return one ? of(one, tooLarge(one) || sentence(why)) : sentence(why);
+  });
+  return told.length ? told.join("\n") : sentence(error);
 }
 
 function showResult({ pictures, total }, began) {

@@ -11,12 +11,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from olivelike._installed import own_version
-from olivelike.errors import OlivelikeError, SourceError
+from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
 from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, require_side, scaled_to, upright, upscaled
 from olivelike.serve.api.native import Client, TheService, answer, require_uploads
-from olivelike.serve.api.refusals import StrictRoute, refused
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.gallery.library import picture_view
 from olivelike.serve.orders import Finite, Name, UploadId
 from olivelike.serve.service import Service
@@ -83,8 +83,14 @@ async def enlarged(service: Service, data: bytes, size: Size, upscaler: str, tel
 
 @router.get("/api/upscalers")
 async def upscalers(service: TheService) -> Response:
-    """Return what enlarges pictures; `network` says whether it is a file of --upscaler-dir, as orders name them."""
-    return JSONResponse([{"name": name, "network": name not in UPSCALERS} for name in upscaler_names(service)])
+    """Return what enlarges pictures; `network` says whether it is a file of --upscaler-dir, as orders name them.
+
+    `scale` is how many times as large a network makes pictures, once it has run.
+    """
+    files = {name: path for name, path in service.catalogue.upscalers().items() if name not in UPSCALERS}
+    scales = {name: service.painter.scale_of(path) for name, path in files.items()}
+    names = upscaler_names(service)
+    return JSONResponse([{"name": name, "network": name in files, "scale": scales.get(name)} for name in names])
 
 
 @router.post("/api/upscale", status_code=201)
@@ -136,10 +142,21 @@ def _require_upscaler(service: Service, upscaler: str) -> None:
 def _begin(service: Service, asked: UpscaleOrder, client: str) -> Upscale:
     async def work(one: Upscale) -> None:
         for upload in asked.uploads:
-            one.pictures.append(await _enlarged_upload(service, asked, upload, client, one.tell))
+            try:
+                one.pictures.append(await _enlarged_upload(service, asked, upload, client, one.tell))
+            except (UsageError, SourceError, RequestRefusedError) as error:
+                one.refused.append({"upload": upload, "error": str(error)})
+                # Alone, or by what is no network, none would be enlarged.
+                if len(one.refused) == one.total or not _is_upscaler(service, asked.upscaler):
+                    raise
             one.next()
 
     return service.upscales.start(client, len(asked.uploads), work, asked.uploads)
+
+
+def _is_upscaler(service: Service, name: str) -> bool:
+    path = service.catalogue.upscalers().get(name)
+    return name in UPSCALERS or (path is not None and service.painter.scale_of(path) is not None)
 
 
 async def _enlarged_upload(service: Service, asked: UpscaleOrder, upload: str, client: str, tell: Tell) -> PictureView:

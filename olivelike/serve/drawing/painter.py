@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from olivelike._files import identity_at
 from olivelike._json_child import last_words
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SessionError, error_of
@@ -90,6 +91,8 @@ class Painter:
         self._questions: dict[int, asyncio.Future[Json]] = {}
         self._told_of: dict[int, Callable[[int, int], None]] = {}
         """Who hears how far an answer is, by the number of its question."""
+        self._scales: dict[tuple[str, tuple[int, ...]], int] = {}
+        """How many times as large upscalers that ran make pictures, by path and identity."""
         self._asked = 0
         self._drawing: asyncio.Queue[JsonView | ChildEnded] | None = None
         self._job: str | None = None
@@ -158,6 +161,11 @@ class Painter:
         `tell` is called with tiles that are done, and all there are. Who cancels this ends it before the next tile.
         """
         return await self._answer_to("enlarge", arguments, seconds, tell)
+
+    def scale_of(self, upscaler: Path) -> int | None:
+        """Return how many times as large an upscaler's file makes pictures; `None` before it has run."""
+        path = upscaler.absolute()
+        return self._scales.get((str(path), identity_at(path) or ()))
 
     async def _answer_to(
         self, question: str, arguments: JsonView, seconds: float, tell: Callable[[int, int], None] | None = None
@@ -299,6 +307,8 @@ class Painter:
             case "enlarging":
                 if tell := self._told_of.get(answer["number"]):
                     tell(answer["done"], answer["total"])
+            case "upscaler":
+                self._scales[answer["path"], tuple(answer["identity"])] = answer["scale"]
             case "finishing":
                 self._finishing = answer["job"]
             case _ if self._drawing is not None and answer["job"] == self._job:

@@ -238,6 +238,7 @@ class Painting:
         key = path, identity_at(path)
         if self._upscaler is None or self._upscaler[0] != key:
             self._upscaler = key, Upscaler(path, self.warm.settings(None if folder is None else Path(folder)))
+        self.tell("upscaler", path=upscaler, identity=key[1], scale=self._upscaler[1].scale)
         image, _ = open_image(self._files["uploads"] / f"{upload}.png")
         buffer = io.BytesIO()
         self._upscaler[1].enlarge(image, before_tile).save(buffer, "PNG", compress_level=1)

@@ -37,6 +37,24 @@ def test_a_picture_is_enlarged_from_a_file_or_the_gallery_and_goes_there(visit: 
     opened.page.locator(".notice", has_text=f"Postprocess upscaler {NAME}").wait_for()
 
 
+def test_a_picture_that_a_network_makes_too_large_is_named_before_the_click_and_keeps_no_other_from_it(
+    visit: Callable[..., Opened],
+) -> None:
+    opened = visit()
+    opened.page.click("text=Upscale")
+    drop(opened, "#upscale-form .drop", "wide.png", png("navy", (2080, 2048)))
+    drop(opened, "#upscale-form .drop", "blue.png", png("navy", (20, 10)))
+    opened.page.locator("#upscale-pictures li").nth(1).wait_for()
+    opened.page.click("#upscale-start")
+    opened.page.locator("#upscale-status", has_text=re.compile("^1/2 · 40\u00d720, after")).wait_for()
+    said = f"wide.png: {NAME} makes 8320\u00d78192 of it first, more than 67 million pixels."
+    assert opened.page.text_content("#upscale-problem") == said
+    assert opened.page.text_content("#upscale-size") == said
+    assert opened.page.is_enabled("#upscale-start")
+    opened.page.click("[aria-label='Remove blue.png']")
+    assert opened.page.is_disabled("#upscale-start")
+
+
 def test_hires_fix_enlarges_by_a_network_and_recipes_choose_it(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.fold("hires")
