@@ -156,9 +156,9 @@ INVOKE = {
 @pytest.mark.parametrize(
     ("value", "program", "scheduler", "loras", "other"),
     [
-        (SWARM, "SwarmUI", "euler_ancestral", (("ink", 0.8), ("wet", 1.0)), {"refinerupscale": "2"}),
+        (SWARM, "SwarmUI", "euler_ancestral Normal", (("ink", 0.8), ("wet", 1.0)), {"refinerupscale": "2"}),
         (
-            FOOOCUS, "Fooocus", "dpmpp_2m_sde karras", (("ink", 0.5),),
+            FOOOCUS, "Fooocus", "dpmpp_2m_sde Karras", (("ink", 0.5),),
             {"adm_guidance": "(1.5, 0.8, 0.3)", "cfg": "7.0", "performance": "Speed", "styles": "['Fooocus V2']"},
         ),
         (INVOKE, "InvokeAI", "dpmpp_2m Karras", (("ink", 0.75),), {"hrf_enabled": "true"}),

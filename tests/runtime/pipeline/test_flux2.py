@@ -179,7 +179,7 @@ def test_a_tag_of_a_lora_is_none_of_the_text_in_which_brackets_are(klein):
             named.append((written, name, text_weight, unet_weight))
             return SimpleNamespace(name=name, hash="", unet_weight=unet_weight, few_steps=None)
 
-    (job,) = plan_jobs(klein.folder, [PromptLine("a (red) {circle|cat} <lora:ink:0.8>")], lora_files=Files()).jobs
+    (job,) = plan_jobs(klein.folder, [PromptLine("a (red) circle [cat] <lora:ink:0.8>")], lora_files=Files()).jobs
     assert {*named} == {("<lora:ink:0.8>", "ink", 0.8, 0.8)}
-    assert job.request.prompts == ("a (red) {circle|cat} ",)
+    assert job.request.prompts == ("a (red) circle [cat] ",)
     assert [lora.name for lora in job.loras] == ["ink"]
