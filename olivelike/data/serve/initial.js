@@ -168,6 +168,7 @@ export async function openCanvas(tool = "mask") {
 }
 
 function takePainted(drawn) {
+  emptyBatch();
   const before = painted;
   hold(drawn);
   if (drawn.reframed) fitSize(drawn.width, drawn.height, true);
@@ -222,7 +223,7 @@ function show() {
   if (!shown) $("init-picture").removeAttribute("src");
   else if ($("init-picture").getAttribute("src") !== shown.url) $("init-picture").src = shown.url;
   $("init-empty").hidden = Boolean(picture);
-  $("init-badge").textContent = picture ? (hasMask() ? t`with mask` : t`on`) : "";
+  $("init-badge").textContent = picture && !batch.all().length ? (hasMask() ? t`with mask` : t`on`) : "";
   $("mask-open").disabled = $("init-remove").disabled = !picture;
   $("mask-remove").disabled = !hasMask();
   $("mask-drop").hidden = !picture;
@@ -242,6 +243,13 @@ export function startInitial() {
     tellInput($("form"));
   });
   on("init-picture", "error", lose);
+  // With a batch there is no mask, and what was for it alone is taken back.
+  on("form", "input", ({ target }) => {
+    if (target !== $("form")) return;
+    if (batch.all().length) lowerStrength();
+    show();
+  });
+  onFilled(show);
   on("init-draw", "click", () => drawInitial().catch(shownAt("init-problem")));
   on("mask-open", "click", () => openCanvas());
   on("mask-remove", "click", removeMask);

@@ -50,6 +50,24 @@ def test_a_bad_file_keeps_no_other_out_of_a_batch_and_one_picture_takes_its_plac
     page.locator("#init-batch-badge", has_text="2").wait_for()
 
 
+def test_a_batch_has_no_mask_and_the_badge_says_so(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("init")
+    opened.fold("batch")
+    page.set_input_files("#init-file", files("navy"))
+    page.set_input_files("#mask-file", files("white"))
+    page.locator("#init-badge", has_text="with mask").wait_for()
+    assert page.input_value("#strength") == "1"
+    page.set_input_files("#batch-file", files("teal", "olive"))
+    page.locator("#init-batch-badge", has_text="2").wait_for()
+    page.locator("#init-badge", has_text=re.compile("^$")).wait_for(state="attached")
+    assert page.input_value("#strength") == "0.8"
+    page.set_input_files("#mask-file", files("white"))
+    page.locator("#init-badge", has_text="with mask").wait_for()
+    assert page.text_content("#init-batch-badge") == ""
+
+
 def test_pictures_of_the_gallery_go_to_the_batch_and_to_upscale(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.generate(prompt="a red circle", steps=3, seed=5, num_images=2)
