@@ -35,7 +35,7 @@ export async function setInitial(coming, own = false) {
     if (!isNewest()) return letGo(given);
     put(given);
     emptyBatch();
-    fitSize(given.width, given.height, own);
+    lendSize(given.width, given.height, own);
     $("fold-init").open = true;
     announce(t`Picture to picture starts from ${given.name}, ${given.width} by ${given.height} pixels.`);
     tellInput($("form"));
@@ -89,6 +89,24 @@ export function fitSize(width, height, whole = false) {
   if (shrunk) noteSize(t`${width}×${height} is ${Math.round(times)} times the area that this model was trained on, so the picture is drawn smaller.`);
 }
 
+const sizeNow = () => `${$("width").value}×${$("height").value}`;
+/** The form's size before a picture set it, and what that set. */
+let lent = null;
+
+/** Set the form's size by the picture, until that is removed. */
+function lendSize(...given) {
+  const now = sizeNow();
+  const before = lent?.set === now ? lent.before : now;
+  fitSize(...given);
+  lent = { before, set: sizeNow() };
+}
+
+/** Set the size that was there before the picture, where nobody changed it since. */
+function giveSizeBack() {
+  if (lent?.set === sizeNow()) for (const [place, side] of lent.before.split("×").entries()) setField(["width", "height"][place], side);
+  lent = null;
+}
+
 /** Have the picture that comes as the mask, over what is painted; the canvas can take it back. */
 export async function takeMask(coming) {
   problem($("init-problem"), "");
@@ -131,14 +149,14 @@ export function forgetInitial(isGone = () => true) {
 }
 
 /** What is kept of it: the picture, and the steps of what was painted over it. */
-export const initialState = () => ({ picture: inWords(picture), steps: painted?.steps ?? [], raised });
+export const initialState = () => ({ picture: inWords(picture), steps: painted?.steps ?? [], raised, lent });
 
 /** Have what was kept. */
-export async function fillInitial({ picture: kept = null, steps = [], raised: was = false }) {
+export async function fillInitial({ picture: kept = null, steps = [], raised: was = false, lent: had = null }) {
   const isNewest = choosing();
   noteSize("");
   put(recalled(kept));
-  raised = was;
+  [raised, lent] = [was, had];
   if (!picture || !steps.length) return;
   try {
     const drawn = await repaint(picture, steps);
@@ -171,7 +189,7 @@ function takePainted(drawn) {
   emptyBatch();
   const before = painted;
   hold(drawn);
-  if (drawn.reframed) fitSize(drawn.width, drawn.height, true);
+  if (drawn.reframed) lendSize(drawn.width, drawn.height, true);
   setStrength(before);
   tellInput($("form"));
 }
@@ -240,6 +258,7 @@ export function startInitial() {
   onFiles("init-file", ([file]) => setInitial(give(file, file.name)));
   on("init-remove", "click", () => {
     forgetInitial();
+    giveSizeBack();
     tellInput($("form"));
   });
   on("init-picture", "error", lose);

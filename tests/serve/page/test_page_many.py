@@ -50,6 +50,28 @@ def test_a_bad_file_keeps_no_other_out_of_a_batch_and_one_picture_takes_its_plac
     page.locator("#init-batch-badge", has_text="2").wait_for()
 
 
+def test_a_picture_that_is_removed_gives_the_size_back_unless_it_was_changed(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("init")
+
+    def size() -> tuple[str, str]:
+        return page.input_value("#width"), page.input_value("#height")
+
+    before = size()
+    for sizes, height, after in (((48, 32), (64, 32)), None, before), (((64, 32),), "48", ("64", "48")):
+        for one in sizes:
+            page.set_input_files("#init-file", files("navy", size=one))
+            page.wait_for_function(
+                "one => document.querySelector('#width').value === one", arg=str(one[0]), timeout=5000
+            )
+        if height:
+            page.fill("#height", height)
+            page.press("#height", "Tab")
+        page.click("#init-remove")
+        assert size() == after
+
+
 def test_a_batch_has_no_mask_and_the_badge_says_so(visit: Callable[..., Opened]) -> None:
     opened = visit()
     page = opened.page
