@@ -1,6 +1,7 @@
 // Pictures that somebody gave to the page: sent once, shown from here or from the server, let go of, and found again.
 
 import { t } from "./language.js";
+import { sentence } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
 let mostBytes = Infinity;
@@ -22,8 +23,15 @@ export async function upload(blob) {
 /** A picture of a file that was chosen or drawn here; `sent` is what the server answered, or will once it is sent. */
 export const picked = (blob, name, { id, width, height } = {}) => ({ id, name, width, height, blob, url: URL.createObjectURL(blob) });
 
-/** Send a file and return the picture. */
-export const give = async (blob, name) => picked(blob, name, await upload(blob));
+/** Send a file and return the picture; an error names it. */
+export async function give(blob, name) {
+  try {
+    return picked(blob, name, await upload(blob));
+  } catch (error) {
+    error.message = `${name}: ${sentence(error.message.replace(/^the upload: /, ""))}`;
+    throw error;
+  }
+}
 
 /** A picture of the gallery, which the server keeps as one that was sent; one that was sent is `given`. */
 export async function fromGallery({ id: picture, url, given }, name) {

@@ -52,7 +52,7 @@ export function pictureList(name, field, told, { opens, most = 0, badges = [`${n
         announce(`${given.name}: ${told}.`);
       } catch (error) {
         status = error.status;
-        refused.push(files.length > 1 && file.name ? `${file.name}: ${error.message}` : error.message);
+        refused.push(error.message);
       }
     }
     problem($(`${name}-problem`), { message: refused.join("\n"), status });

@@ -43,6 +43,11 @@ def test_a_bad_file_keeps_no_other_out_of_a_batch_and_one_picture_takes_its_plac
     page.set_input_files("#batch-file", [navy, bad, teal])
     page.locator("#init-batch-badge", has_text="2").wait_for()
     page.locator("#batch-problem", has_text="bad.png: ").wait_for()
+    page.set_input_files("#batch-file", [bad])
+    said = "bad.png: This is no picture that can be read; save it as PNG, JPEG or WebP."
+    page.locator("#batch-problem", has_text=said).wait_for()
+    page.set_input_files("#init-file", [bad])
+    page.locator("#init-problem", has_text=said).wait_for()
     page.set_input_files("#init-file", navy)
     page.locator(".notice", has_text="The batch is emptied").wait_for()
     assert (page.text_content("#init-batch-badge"), page.text_content("#init-badge")) == ("", "on")
