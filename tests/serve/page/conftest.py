@@ -88,10 +88,12 @@ class Opened:
         return self.status(wait)
 
     def status(self, pattern: str, seconds: float = 60) -> str:
-        # In one call: the next job of several may replace what was said before a second one asks.
+        # In one call: the next job of several may replace what was said before a second one asks. By time, not by
+        # frames, which a browser may leave out of a page behind another.
         found = self.page.wait_for_function(
             "(pattern) => [document.getElementById('status').textContent].find((text) => RegExp(pattern).test(text))",
             arg=pattern,
+            polling=20,
             timeout=seconds * 1000,
         )
         return str(found.json_value())

@@ -169,7 +169,7 @@ def test_two_pictures_lead_and_are_there_again(visit: Callable[..., Opened], gui
     page.locator("#notices", has_text="Recipe of the picture loaded.").wait_for()
     assert units(opened) == both
     page.locator("#notices button", has_text="Undo").last.click()
-    page.wait_for_function("document.querySelectorAll('.unit').length === 1")
+    page.wait_for_function("() => document.querySelectorAll('.unit').length === 1")
     assert units(opened) == []
     page.click("#picture-control")
     page.locator("#control-1-picture[src^='/files/']").wait_for()

@@ -38,7 +38,7 @@ def test_a_picture_is_painted_and_seen_growing(visit: Callable[..., Opened]) -> 
     opened.page.evaluate(WATCH)
     opened.generate(prompt="a red circle", steps=300)
     # It is announced a moment after it is seen.
-    opened.page.wait_for_function("window.seen.announced.some((text) => text.startsWith('Painted'))")
+    opened.page.wait_for_function("() => window.seen.announced.some((text) => text.startsWith('Painted'))")
     seen = opened.page.evaluate("() => window.seen")
     previews = {one for one in seen["previews"] if one}
     assert len(previews) > 1
@@ -304,7 +304,7 @@ def test_styles_presets_and_last_prompts_fill_the_form_in(visit: Callable[..., O
     assert page.input_value("#negative_prompt") == "grey, grey"
     page.click("#open-presets")
     page.click("#notebook-list .kept:has-text('Quick')")
-    page.wait_for_function("document.getElementById('steps').value === '3'")
+    page.wait_for_function("() => document.getElementById('steps').value === '3'")
     assert page.input_value("#prompt") == "{prompt}, oil"
 
 
