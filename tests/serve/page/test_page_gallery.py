@@ -49,7 +49,8 @@ def test_search_filters_and_place_are_there_after_a_reload_and_a_step_back(visit
     page.fill("#search", "moose")
     page.select_option("#search-kind", "flagged:no")
     status(opened, "30 pictures")
-    page.evaluate("scrollTo(0, 700)")
+    # The list is told of before all of it is laid out.
+    wait_until(lambda: page.evaluate("scrollTo(0, 700), scrollY") == 700)
     page.reload()
     status(opened, "30 pictures")
     assert (page.input_value("#search"), page.input_value("#search-kind")) == ("moose", "flagged:no")

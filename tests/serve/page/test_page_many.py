@@ -83,6 +83,7 @@ def test_a_batch_has_no_mask_and_the_badge_says_so(visit: Callable[..., Opened])
     opened.fold("init")
     opened.fold("batch")
     page.set_input_files("#init-file", files("navy"))
+    page.locator("#init-badge", has_text="on").wait_for()
     page.set_input_files("#mask-file", files("white"))
     page.locator("#init-badge", has_text="with mask").wait_for()
     assert page.input_value("#strength") == "1"
