@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +59,23 @@ def declared_texts() -> Iterator[str]:
 
 def document_texts(document: str) -> list[str]:
     """Return texts and spoken attributes of a document, but for what is marked `translate="no"`."""
-    found: list[str] = []
-
-    def note(text: str) -> str:
-        found.append(text)
-        return text
-
-    translated(document, note)
-    return found
+    return _noted(translated, document)
 
 
 def module_texts(module: str) -> list[str]:
     """Return what a module gives to `t`, values as {0}, {1}."""
+    return _noted(translated_module, module)
+
+
+def _noted(translate: Callable[[str, Callable[[str], str]], object], source: str) -> list[str]:
+    """Return the texts that are looked up for a translation, in their order."""
     found: list[str] = []
 
     def note(text: str) -> str:
         found.append(text)
         return text
 
-    translated_module(module, note)
+    translate(source, note)
     return found
 
 
