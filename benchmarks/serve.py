@@ -31,7 +31,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-from served_child import ADDRESS, Drawn, Straight
+from served_child import ADDRESS, WAIT, Drawn, Straight
 
 ORDER = {"prompt": "a red circle", "steps": 50}
 """As many steps as `generate` takes by default."""
@@ -237,12 +237,12 @@ class Measured:
         print(f"  added in all          {with_quartiles(wholes, '%', 2)}, processor {used / straight_used - 1:+.1%}")
 
 
-def what_it_adds(folder: Path, pictures: int, threads: int, side: int) -> None:
+def what_it_adds(folder: Path, pictures: int, threads: int, side: int, wait: float) -> None:
     options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
     print("medians, quartiles in parentheses; one process draws both, in turns")
     with tempfile.TemporaryDirectory() as scratch, Listener(str(Path(scratch, "straight"))) as listener:
         command = [sys.executable, str(Path(__file__).parent / "served_child.py")]
-        environment = {**os.environ, ADDRESS: str(listener.address)}
+        environment = {**os.environ, ADDRESS: str(listener.address), **({WAIT: str(wait)} if wait else {})}
         with (
             server(folder, Path(scratch, "gallery"), *options, command=command, environment=environment) as served,
             listener.accept() as straight,
@@ -373,6 +373,9 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=50)
     parser.add_argument("--steps", type=int, default=ORDER["steps"], help="of a picture; memory is measured with 2")
     parser.add_argument("--side", type=int, default=0, help="of a picture in pixels, for other folders")
+    parser.add_argument(
+        "--wait", type=float, default=0, help="draw as a fast GPU does: wait so many seconds for a picture of noise"
+    )
     parser.add_argument("--threads", type=int, default=0, help="of ONNX Runtime, here and there; 0 takes all cores")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--memory-pictures", type=int, default=1000)
@@ -381,7 +384,7 @@ def main() -> None:
     ORDER["steps"] = options.steps
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
     parts = {
-        "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads, options.side),
+        "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads, options.side, options.wait),
         "preview": lambda: first_preview(options.folder),
         "clients": lambda: many_clients(options.folder, options.clients),
         "memory": lambda: memory(options.folder, options.memory_pictures),

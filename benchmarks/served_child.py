@@ -13,17 +13,25 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from functools import cache
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from PIL import Image
+
 from olivelike.runtime.jobs.job_notes import picture_record
 from olivelike.runtime.pictures import PictureWriter
 from olivelike.runtime.pictures.picture_record import encode_picture
-from olivelike.runtime.pipeline.request import NO_PICTURES, Request
+from olivelike.runtime.pipeline.pipeline import Pipeline
+from olivelike.runtime.pipeline.request import NO_PICTURES, Batch, Picture, Request
 from olivelike.serve.drawing import painter, painting
 
 ADDRESS = "OLIVELIKE_BENCHMARK"
+WAIT = "OLIVELIKE_BENCHMARK_WAIT"
+"""Seconds that a fast GPU takes for a picture, where none is there: this process waits so long, and has noise."""
 
 
 class Straight(NamedTuple):
@@ -74,9 +82,27 @@ class MeasuredPainting(painting.Painting):
         return Drawn(time.perf_counter() - began, batch.seconds, time.process_time() - used)
 
 
+@cache
+def _noise(size: tuple[int, int]) -> Image.Image:
+    width, height = size
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def _waited(pipeline: Pipeline, request: Request, **_: Any) -> Iterator[Batch]:
+    """Draw as a GPU does, for which the processor waits: a picture of noise, whose file is as large as one can be."""
+    began = time.monotonic()
+    asked = pipeline.resolve_defaults(request)
+    time.sleep(float(os.environ[WAIT]))
+    ((prompt, seed),) = asked.seeded_prompts
+    picture = Picture(_noise(asked.size), prompt, seed, seed, flagged=None)
+    yield Batch(1, 1, (picture,), time.monotonic() - began, "none")
+
+
 def main() -> None:
     """Be `olivelike serve`; or, without a command line, the process that it starts."""
     if len(sys.argv) == 1:
+        if WAIT in os.environ:
+            Pipeline.batches = _waited
         painting.Painting = MeasuredPainting
         painting.main()
     else:
