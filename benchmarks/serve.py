@@ -141,16 +141,20 @@ class Variant:
     def order(self, seed: int) -> dict[str, object]:
         """Return the body of a request."""
         order = {**ORDER, "seed": seed, "width": self.side, "height": self.side}
+        if self.route == OPENAI:
+            size = f"{self.side}x{self.side}"
+            return {"prompt": order["prompt"], "num_inference_steps": order["steps"], "seed": seed, "size": size}
         return {**order, "save_images": True} if self.route == TXT2IMG else {**order, "save": self.saved}
 
 
-TXT2IMG = "/sdapi/v1/txt2img"
-"""Its answer has the picture."""
+TXT2IMG, OPENAI = "/sdapi/v1/txt2img", "/v1/images/generations"
+"""Routes whose answers have the picture."""
 VARIANTS = (
     Variant("a picture"),
     Variant("not kept", saved=False),
     Variant("with previews", previews=True),
     Variant("of A1111's API", route=TXT2IMG),
+    Variant("of OpenAI's API", route=OPENAI),
     Variant("large", side=256, share=0.2),
     Variant("large, with previews", side=256, previews=True, share=0.2),
 )
@@ -207,7 +211,9 @@ class Measured:
         came = time.perf_counter()
         assert answer.status < 300, body
         job = events.wait_for_next()
-        return (came if variant.route == TXT2IMG else events.first[job, "picture"]) - began, events.seconds[job]
+        return (came if variant.route in (TXT2IMG, OPENAI) else events.first[job, "picture"]) - began, events.seconds[
+            job
+        ]
 
     def compare(self, variant: Variant, pictures: int) -> None:
         """Print what a variant takes by both, each picture by both in turn."""
@@ -242,7 +248,7 @@ def what_it_adds(folder: Path, pictures: int, threads: int, side: int, wait: flo
     print("medians, quartiles in parentheses; one process draws both, in turns")
     with tempfile.TemporaryDirectory() as scratch, Listener(str(Path(scratch, "straight"))) as listener:
         command = [sys.executable, str(Path(__file__).parent / "served_child.py")]
-        environment = {**os.environ, ADDRESS: str(listener.address), **({WAIT: str(wait)} if wait else {})}
+        environment = {**os.environ, ADDRESS: str(listener.address), **({WAIT: f"{wait} {side}"} if wait else {})}
         with (
             server(folder, Path(scratch, "gallery"), *options, command=command, environment=environment) as served,
             listener.accept() as straight,
@@ -382,6 +388,8 @@ def main() -> None:
     parser.add_argument("--only", choices=["adds", "preview", "clients", "memory", "before"])
     options = parser.parse_args()
     ORDER["steps"] = options.steps
+    if options.wait and not options.side:
+        parser.error("--wait takes --side")
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
     parts = {
         "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads, options.side, options.wait),

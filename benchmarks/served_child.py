@@ -31,7 +31,10 @@ from olivelike.serve.drawing import painter, painting
 
 ADDRESS = "OLIVELIKE_BENCHMARK"
 WAIT = "OLIVELIKE_BENCHMARK_WAIT"
-"""Seconds that a fast GPU takes for a picture, where none is there: this process waits so long, and has noise."""
+"""Seconds that a fast GPU takes for a picture, and the side of that in pixels, where no GPU is there.
+
+This process waits so long, and has noise, whose file is as large as one can be.
+"""
 
 
 class Straight(NamedTuple):
@@ -83,18 +86,16 @@ class MeasuredPainting(painting.Painting):
 
 
 @cache
-def _noise(size: tuple[int, int]) -> Image.Image:
-    width, height = size
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+def _noise(side: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))
 
 
 def _waited(pipeline: Pipeline, request: Request, **_: Any) -> Iterator[Batch]:
-    """Draw as a GPU does, for which the processor waits: a picture of noise, whose file is as large as one can be."""
     began = time.monotonic()
-    asked = pipeline.resolve_defaults(request)
-    time.sleep(float(os.environ[WAIT]))
-    ((prompt, seed),) = asked.seeded_prompts
-    picture = Picture(_noise(asked.size), prompt, seed, seed, flagged=None)
+    seconds, side = map(float, os.environ[WAIT].split())
+    ((prompt, seed),) = pipeline.resolve_defaults(request).seeded_prompts
+    time.sleep(seconds)
+    picture = Picture(_noise(int(side)), prompt, seed, seed, flagged=None)
     yield Batch(1, 1, (picture,), time.monotonic() - began, "none")
 
 

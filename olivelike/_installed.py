@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _ALIKE: Final = (
     "accelerate", "aiohttp", "anyio", "cryptography", "diffusers", "diskcache", "distributed", "fastapi", "filelock",
     "fsspec", "gguf", "h11", "huggingface_hub", "jinja2", "ml_dtypes", "msgpack", "numpy", "onnx", "onnxruntime",
-    "onnxscript", "openvino", "packaging", "peft", "platformdirs", "psutil", "pydantic", "rich", "safetensors", "scipy",
-    "securesystemslib", "sigstore", "starlette", "tokenizers", "torch", "tornado", "transformers", "typer", "uvicorn",
+    "onnxscript", "openvino", "packaging", "peft", "platformdirs", "psutil", "pybase64", "pydantic", "rich",
+    "safetensors", "scipy", "securesystemslib", "sigstore", "starlette", "tokenizers", "torch", "tornado",
+    "transformers", "typer", "uvicorn",
 )  # fmt: skip
 """Distributions that are called like their module."""
 DISTRIBUTIONS: Final[Mapping[str, str]] = {

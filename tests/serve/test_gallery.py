@@ -47,6 +47,17 @@ def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, soon=
     return row
 
 
+def test_an_id_is_of_path_and_content():
+    ids = [
+        picture_id(path, data)
+        for path in ("2026-11-22/00001-7.png", "2026-11-22/00002-7.png")
+        for data in (b"one", b"two", b"three")
+    ]
+    assert len(set(ids)) == 6
+    assert all(len(one) == 20 and int(one, 16) >= 0 for one in ids)
+    assert picture_id("2026-11-22/00001-7.png", b"one") == ids[0]
+
+
 def found(gallery, *words, **exact):
     return [row.id for row in gallery.search(Filter(words=words, exact=exact))[0]]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
@@ -378,8 +379,8 @@ UNICODE: Final = b"UNICODE\0"
 """Beginning of a `UserComment` in UTF-16; EXIF 2.3, section 4.6.5."""
 
 _QUALITY: Final = 95
-_PNG_LEVEL: Final = 4
-"""Of zlib, whose usual one is 6: 0.3 to 1.7 % more bytes of photographs, in 56 to 83 % of the time."""
+PNG_STRATEGY: Final = zlib.Z_RLE
+"""Repeats nothing but the byte before: photographs as small as at zlib's level 4, in half the time."""
 
 
 class PictureSigner(Protocol):
@@ -430,7 +431,7 @@ def encode_picture(
                 if not sheet:
                     chunks.add_itxt(RECORD, record.to_json())
             chunks.add_itxt(XMP_TEXT, xmp.decode())
-            image.save(buffer, form, pnginfo=chunks, compress_level=_PNG_LEVEL)
+            image.save(buffer, form, pnginfo=chunks, compress_type=PNG_STRATEGY)
         else:
             exif = Image.Exif()
             if metadata:

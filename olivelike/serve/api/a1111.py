@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import html
 import json
 import math
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeGuard, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
@@ -29,6 +27,7 @@ from olivelike.serve.api.drawing import find_model, make_order, require_done, se
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import (
     UPSCALERS,
+    PictureAnswer,
     a1111_mask,
     flat,
     from_base64,
@@ -38,7 +37,6 @@ from olivelike.serve.api.images import (
     require_side,
     resized,
     scaled_to,
-    to_base64,
     upright,
 )
 from olivelike.serve.api.refusals import BodyRoute, RequestRefusedError, refused
@@ -139,7 +137,7 @@ a1111_router.include_router(lists_router)  # Behind what draws, which is looked 
 async def extra_single_image(request: Request, asked: Extras) -> Response:
     """Enlarge a picture."""
     told = _told(request, asked)
-    return JSONResponse({"html_info": told, "image": (await _extras(request, asked, [asked.image]))[0]})
+    return PictureAnswer({"html_info": told, "image": (await _extras(request, asked, [asked.image]))[0]})
 
 
 @a1111_router.post("/extra-batch-images")
@@ -147,15 +145,15 @@ async def extra_batch_images(request: Request, asked: ManyExtras) -> Response:
     """Enlarge pictures."""
     told = _told(request, asked)
     images = await _extras(request, asked, [one.data for one in asked.imageList], ended_early=True)
-    return JSONResponse({"html_info": told, "images": images})
+    return PictureAnswer({"html_info": told, "images": images})
 
 
-async def _extras(request: Request, asked: Extras, pictures: list[str], *, ended_early: bool = False) -> list[str]:
-    """Return pictures enlarged, in base64; of an interrupted batch, which `ended_early`, those that were done.
+async def _extras(request: Request, asked: Extras, pictures: list[str], *, ended_early: bool = False) -> list[bytes]:
+    """Return pictures enlarged; of an interrupted batch, which `ended_early`, those that were done.
 
     One that was interrupted alone is enlarged without a network, as A1111 goes on with it.
     """
-    done: list[str] = []
+    done: list[bytes] = []
 
     async def work(one: Upscale) -> None:
         for text in pictures:
@@ -363,21 +361,15 @@ class _Answering:
         self._service, self._asked, self._order, self._model = service_of(request), asked, order, model
         self._warnings = warnings
         self._suffix = asked.override_settings.suffix or chosen_of(request).suffix
-        self._parameters = json.dumps(asked.kept)
 
     async def response(self, pictures: list[PictureView], grid: PictureView | None) -> Response:
-        """Return it, with the pictures in base64, in which JSON would look for what it has to escape.
-
-        A grid comes first, as A1111's prompt matrix has it.
-        """
+        """Return it; a grid comes first, as A1111's prompt matrix has it."""
         shown = [grid, *pictures] if grid else pictures
         data = [await self._service.picture_bytes(one.id, self._suffix) for one in shown if self._asked.send_images]
         info = {**_info(self._model, self._asked, self._order, pictures), "warnings": self._warnings}
         if grid:
             info |= {"index_of_first_image": 1, "infotexts": [grid.parameters or "", *info["infotexts"]]}
-        more = f'"parameters":{self._parameters},"info":{json.dumps(json.dumps(info))}'
-        images = b",".join(b'"' + base64.b64encode(one) + b'"' for one in data)
-        return Response(b'{"images":[' + images + b"]," + more.encode() + b"}", media_type="application/json")
+        return PictureAnswer({"images": data, "parameters": self._asked.kept, "info": json.dumps(info)})
 
 
 def _info(found: ModelView | None, asked: Drawing, order: Order, pictures: list[PictureView]) -> Json:
@@ -423,8 +415,8 @@ def _info(found: ModelView | None, asked: Drawing, order: Order, pictures: list[
     }
 
 
-async def _extra(request: Request, asked: Extras, text: str, tell: Callable[[int, int], None]) -> str:
-    """Return a picture enlarged, in base64."""
+async def _extra(request: Request, asked: Extras, text: str, tell: Callable[[int, int], None]) -> bytes:
+    """Return a picture in base64 enlarged."""
     if await request.is_disconnected():
         raise refused("the client has left")
     service = service_of(request)
@@ -439,10 +431,10 @@ async def _extra(request: Request, asked: Extras, text: str, tell: Callable[[int
     data, size = await in_turn(lambda: _to_enlarge(asked, text, service.settings.most_enlarged))
     large = data if asked.upscaler_1 == "None" else await enlarged(service, data, size, asked.upscaler_1, tell)
     if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:
-        return to_base64(large)
+        return large
     whole = await in_turn(lambda: upright(large, "picture").size)
     other = await enlarged(service, data, whole, asked.upscaler_2)
-    return to_base64(await in_turn(lambda: _blended(large, other, asked.extras_upscaler_2_visibility)))
+    return await in_turn(lambda: _blended(large, other, asked.extras_upscaler_2_visibility))
 
 
 def _to_enlarge(asked: Extras, text: str, most: int) -> tuple[bytes, tuple[int, int]]:

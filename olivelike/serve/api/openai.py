@@ -6,6 +6,7 @@ named as vLLM's are: `seed`, `num_inference_steps`, `guidance_scale`, `negative_
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -26,7 +27,7 @@ from olivelike.runtime.pipeline.request import CHOICES, names_elsewhere, with_cl
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.guards import client_of, visitor_of
-from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright, where_transparent
+from olivelike.serve.api.images import PictureAnswer, from_base64, in_turn, png, to_base64, upright, where_transparent
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.orders import Finite, LoraChoice, Order
 from olivelike.serve.views import Event, JobEnded, JobView, ModelView, PictureView
@@ -148,7 +149,7 @@ async def model(request: Request, name: str) -> Json:
 
 
 @openai_router.post("/images/generations", response_model=None)
-async def generations(request: Request, wanted: Prompted) -> Json | Response:
+async def generations(request: Request, wanted: Prompted) -> Response:
     """Draw pictures for a prompt."""
     chosen = _chosen(service_of(request), wanted.model)
     asked = wanted.width_and_height
@@ -157,7 +158,7 @@ async def generations(request: Request, wanted: Prompted) -> Json | Response:
 
 
 @openai_router.post("/images/edits", response_model=None, openapi_extra=form_of(Prompted, "image", "mask"))
-async def edits(request: Request) -> Json | Response:
+async def edits(request: Request) -> Response:
     """Draw a picture anew, or what its mask leaves transparent."""
     fields, files = await read_form(request)
     wanted = _read(Prompted, fields)
@@ -166,7 +167,7 @@ async def edits(request: Request) -> Json | Response:
 
 
 @openai_router.post("/images/variations", response_model=None, openapi_extra=form_of(Wanted, "image"))
-async def variations(request: Request) -> Json | Response:
+async def variations(request: Request) -> Response:
     """Draw a picture anew, most of it as it was."""
     fields, files = await read_form(request)
     wanted = _read(Wanted, fields)
@@ -176,7 +177,7 @@ async def variations(request: Request) -> Json | Response:
     return await _answer(request, wanted, order, "image_edit")
 
 
-async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> Json | Response:
+async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> Response:
     service = service_of(request)
     if wanted.stream:
         events = service.draw(order, client_of(request), previews=wanted.partial_images > 0)
@@ -187,7 +188,7 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
         )
         told = _events(service, name, events, wanted, kind, size)
         return StreamingResponse(told, media_type="text/event-stream")
-    job = await draw(request, order)
+    job, usage = await asyncio.gather(draw(request, order), _usage(service, order))
     pictures = _safe(job)
     data = []
     for picture in pictures:
@@ -198,16 +199,17 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
             path = picture.url.removesuffix(".png") + _SUFFIXES[wanted.output_format]
             entry["url"] = str(request.base_url).rstrip("/") + visitor_of(request).link(path)
         else:
-            entry["b64_json"] = await _b64(service, picture, wanted)
+            entry["b64_json"] = await _file(service, picture, wanted)
         data.append(entry)
-    return {
+    answer = {
         "created": int(time.time()),
         "data": data,
         "output_format": wanted.output_format,
         "background": "opaque",
         "size": f"{pictures[0].width}x{pictures[0].height}",
-        "usage": await _usage(service, order),
+        "usage": usage,
     }
+    return PictureAnswer(answer)
 
 
 async def _events(
@@ -229,7 +231,7 @@ async def _events(
         job = service.job(name)
         usage = await _usage(service, job.order)
         for picture in _safe(require_done(job)):
-            text, shape = await _b64(service, picture, wanted), f"{picture.width}x{picture.height}"
+            text, shape = to_base64(await _file(service, picture, wanted)), f"{picture.width}x{picture.height}"
             yield _event(f"{kind}.completed", wanted, b64_json=text, size=shape, usage=usage)
     except (RequestRefusedError, OlivelikeError) as error:
         code = error.code if isinstance(error, RequestRefusedError) else error.word
@@ -364,9 +366,9 @@ def _safe(job: JobView) -> list[PictureView]:
     return safe
 
 
-async def _b64(service: Service, picture: PictureView, wanted: Wanted) -> str:
+async def _file(service: Service, picture: PictureView, wanted: Wanted) -> bytes:
     suffix = _SUFFIXES[wanted.output_format]
-    return to_base64(await service.picture_bytes(picture.id, suffix, quality=wanted.output_compression))
+    return await service.picture_bytes(picture.id, suffix, quality=wanted.output_compression)
 
 
 async def _usage(service: Service, order: Order | None) -> Json:

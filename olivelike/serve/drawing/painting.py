@@ -35,7 +35,13 @@ from olivelike.runtime.jobs.job_drawing import (
     StepDone,
 )
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pictures.picture_record import PictureRecord, PictureSigner, a1111_text, encode_picture
+from olivelike.runtime.pictures.picture_record import (
+    PNG_STRATEGY,
+    PictureRecord,
+    PictureSigner,
+    a1111_text,
+    encode_picture,
+)
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pipeline.request import LABELS, Picture
 from olivelike.runtime.sessions.providers import CPU
@@ -241,7 +247,7 @@ class Painting:
         self.tell("upscaler", path=upscaler, identity=key[1], scale=self._upscaler[1].scale)
         image, _ = open_image(self._files["uploads"] / f"{upload}.png")
         buffer = io.BytesIO()
-        self._upscaler[1].enlarge(image, before_tile).save(buffer, "PNG", compress_level=1)
+        self._upscaler[1].enlarge(image, before_tile).save(buffer, "PNG", compress_type=PNG_STRATEGY)
         return {"upload": add_upload(self._files["uploads"], buffer.getvalue()).id}
 
     def _unload(self) -> None:

@@ -19,6 +19,7 @@ from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_BYTES, MOST_PIXELS, decode_image
 from olivelike.runtime.pictures.picture_record import (
     FORMATS,
+    PNG_STRATEGY,
     PictureRecord,
     PictureSigner,
     a1111_text,
@@ -117,7 +118,7 @@ class Library:
             image.thumbnail((side, side))
             shown.append(SheetPicture(image, row.prompt, f"seed {row.seed}", bool(row.flagged)))
         kept = io.BytesIO()
-        picture_sheet(shown).save(kept, "PNG", compress_level=3)
+        picture_sheet(shown).save(kept, "PNG", compress_type=PNG_STRATEGY)
         return kept.getvalue()
 
     async def file_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike._files import write_whole
 from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, read_picture_data, told_by
-from olivelike.runtime.pictures.picture_record import RECORD
+from olivelike.runtime.pictures.picture_record import PNG_STRATEGY, RECORD
 from olivelike.serve.gallery.bare_pictures import bare_picture
 from olivelike.serve.recipe_views import left_out_on_the_page
 from olivelike.serve.views import UploadView, record_of
@@ -82,7 +82,7 @@ def _as_png(image: Image, turned: int, own: str | None) -> bytes:
     chunks = PngInfo()
     if own is not None:
         chunks.add_itxt(RECORD, own)
-    pixels.save(kept, "PNG", compress_level=1, exif=exif, pnginfo=chunks)
+    pixels.save(kept, "PNG", compress_type=PNG_STRATEGY, exif=exif, pnginfo=chunks)
     return kept.getvalue()
 
 

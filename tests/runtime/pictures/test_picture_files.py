@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from PIL import Image, ImageFont
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record, sheets
-from olivelike.runtime.pictures.picture_record import a1111_text
+from olivelike.runtime.pictures.picture_record import a1111_text, encode_picture
 from olivelike.runtime.pictures.pixels import to_pictures
 from olivelike.runtime.pictures.sheets import PlotHeads, SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pictures.writer import parse_output, slug
@@ -263,3 +264,15 @@ def test_words_of_a_sheet_are_measured_as_far_as_they_can_be_seen(monkeypatch):
         long, short = (picture_sheet([SheetPicture(image, one)]) for one in (text, text[:700]))
         assert long.tobytes() == short.tobytes()
     assert max(measured) < 1000
+
+
+def test_a_png_is_about_as_small_as_at_level_4():
+    rows, columns = np.mgrid[0:256, 0:256]
+    soft = 128 + 60 * np.stack([np.sin(rows / 30), np.cos(columns / 40), np.sin((rows + columns) / 55)], -1)
+    grain = np.random.default_rng(0).normal(0, 4, soft.shape)
+    drawn = Image.fromarray((soft + grain).astype(np.uint8))
+    buffer = io.BytesIO()
+    drawn.save(buffer, "PNG", compress_level=4)
+    data = encode_picture(drawn, ".png", PLAIN)
+    assert len(data) < 1.05 * len(buffer.getvalue())
+    assert Image.open(io.BytesIO(data)).tobytes() == drawn.tobytes()
