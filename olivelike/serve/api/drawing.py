@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from olivelike.errors import error_of
-from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.refusals import RequestRefusedError, in_words, status_of
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
@@ -44,17 +43,16 @@ def make_order(names: Mapping[str, str] | None = None, /, **fields: Any) -> Orde
         raise RequestRefusedError(422, "invalid", message, param=param) from None
 
 
-async def draw(request: Request, order: Order) -> JobView:
-    """Draw an order; one whose client has left is cancelled. Raises `RequestRefusedError` if it fails."""
+async def drawn(request: Request, job: str) -> JobView:
+    """Wait for a job, which is cancelled if its client leaves. Raises `RequestRefusedError` if it fails."""
     service = service_of(request)
-    job = await service.submit(order, client_of(request))
-    finished = asyncio.ensure_future(service.drawn(job.id))
+    finished = asyncio.ensure_future(service.drawn(job))
     gone = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():
             with contextlib.suppress(JobEnded):
-                service.cancel(job.id)
+                service.cancel(job)
         return require_done(await finished)
     finally:
         gone.cancel()

@@ -24,7 +24,7 @@ from olivelike._untrusted import Json, parse_json
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.runtime.jobs.job_notes import LARGE
 from olivelike.runtime.pipeline.request import CHOICES, names_elsewhere, with_clip_layer
-from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
+from olivelike.serve.api.drawing import drawn, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import PictureAnswer, from_base64, in_turn, png, to_base64, upright, where_transparent
@@ -188,7 +188,8 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
         )
         told = _events(service, name, events, wanted, kind, size)
         return StreamingResponse(told, media_type="text/event-stream")
-    job, usage = await asyncio.gather(draw(request, order), _usage(service, order))
+    begun = await service.submit(order, client_of(request))
+    job, usage = await asyncio.gather(drawn(request, begun.id), _usage(service, order))
     pictures = _safe(job)
     data = []
     for picture in pictures:
