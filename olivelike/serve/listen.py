@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import logging
 import re
 import socket
 from collections import Counter
@@ -13,8 +15,6 @@ from olivelike.errors import UsageError
 from olivelike.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
-    import asyncio
-
     import uvicorn
     from fastapi import FastAPI
 
@@ -205,4 +205,10 @@ def make_server(
         server_header=False, log_level="warning", access_log=False, timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_GRACE, lifespan="on",
     )  # fmt: skip
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut_off_answer)
     return Server(config)
+
+
+def _is_no_cut_off_answer(record: logging.LogRecord) -> bool:
+    """Tell what is to be logged: not that a client that reads slowly has no whole answer when the server ends."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

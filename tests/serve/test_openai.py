@@ -195,6 +195,7 @@ def test_a_variation_stays_near_its_picture(api):
         ({"extra_body": {"loras": [{"name": "../../etc/passwd"}]}}, 404, None),
         ({"extra_body": {"loras": "no JSON"}}, 400, "loras"),
         ({"prompt": "<lora:nowhere:1>"}, 404, None),
+        ({"prompt": "<lora:nowhere:1> a" + " AND a" * 200}, 404, None),  # Of two mistakes the order's, not the count's.
         ({"prompt": "x" * 40_000}, 400, "prompt"),
     ],
 )

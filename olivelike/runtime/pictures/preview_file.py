@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
 from olivelike.errors import UsageError
+from olivelike.runtime.pictures.picture_record import PNG_STRATEGY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class PreviewFile:
             return
         began = time.monotonic()
         data = io.BytesIO()
-        side_by_side(preview()).save(data, "PNG", compress_level=1)
+        side_by_side(preview()).save(data, "PNG", compress_type=PNG_STRATEGY)
         try:
             write_whole(self._path, data.getvalue(), durable=False)
         except OSError as error:

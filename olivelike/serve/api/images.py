@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import binascii
+import asyncio
+import base64
+import contextlib
 import io
 import json
 import secrets
@@ -30,7 +32,7 @@ T = TypeVar("T")
 Size = tuple[int, int]
 UPSCALERS: Final = ("None", *RESAMPLED)
 _PIECE: Final = 3 << 16
-"""Bytes of a picture that are sent at once; of multiples of 3, base64 can be put together."""
+"""Bytes of a picture that are sent at once; a multiple of 3, so that pieces in base64 can be put together."""
 _PLACE: Final = secrets.token_hex()
 """Stands for a picture in the text of an answer; nobody else can know it, and write it."""
 _IN_TURN: Final = anyio.CapacityLimiter(1)
@@ -52,9 +54,11 @@ def from_base64(text: str, name: str) -> bytes:
         raise UsageError(f"{name}: pictures are not fetched from addresses; send them as base64")
     if text.startswith("data:"):
         text = text.partition(",")[2]
+    with contextlib.suppress(ValueError):
+        return pybase64.b64decode(text, validate=True)
     try:
-        return pybase64.b64decode(text)
-    except (binascii.Error, ValueError):
+        return base64.b64decode(text)  # What more is read, as lines are, differs between versions of pybase64.
+    except ValueError:
         raise UsageError(f"{name} is no base64") from None
 
 
@@ -64,7 +68,7 @@ def to_base64(data: bytes) -> str:
 
 
 class PictureAnswer(Response):
-    """JSON whose `bytes` are strings in base64, which are made piece by piece while the client reads the last one.
+    """JSON whose `bytes` are strings in base64, which are made piece by piece while the client reads the one before.
 
     In whole, a megabyte would be copied four times, and looked through for what JSON has to escape.
     """
@@ -86,6 +90,7 @@ class PictureAnswer(Response):
             for begin in range(0, max(1, len(picture)), _PIECE):
                 piece = pybase64.b64encode(memoryview(picture)[begin : begin + _PIECE])
                 await send({"type": "http.response.body", "body": piece if begin else text + piece, "more_body": True})
+                await asyncio.sleep(0)  # Others' turn, and where the server hears that the client has left.
         await send({"type": "http.response.body", "body": self._texts[-1]})
 
     def _put(self, picture: object) -> str:

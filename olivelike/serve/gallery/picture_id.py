@@ -7,8 +7,9 @@ import zlib
 
 
 def picture_id(path: str, data: bytes) -> str:
-    """Return the id of a picture file: of its path below the gallery, which it has alone, and its content's checksum.
+    """Return the id of a picture file: of its path below the gallery, and its content's checksum.
 
-    The checksum tells it from a file that had its path before; SHA-256 of all that would take eight times as long.
+    No two files have one path, and the checksum tells a file from one that had its path before. SHA-256 of the content
+    would take eight times as long.
     """
     return hashlib.sha256(f"{path}\0{len(data)}\0{zlib.crc32(data)}".encode()).hexdigest()[:20]
