@@ -132,7 +132,10 @@ export const readQueue = spaced(async () => {
     const focused = document.activeElement?.id;
     $("queue").hidden = jobs.length === 0;
     $("queue-clear").hidden = !jobs.some((job) => job.state === "queued" && isMine(job.id));
-    $("queue-list").replaceChildren(...jobs.map((job) => row(job, before)));
+    const list = $("queue-list").cloneNode();
+    list.append(...jobs.map((job) => row(job, before)));
+    // A button that is replaced between press and release hears of no click.
+    if (!list.isEqualNode($("queue-list"))) $("queue-list").replaceChildren(...list.children);
     if (focused?.startsWith("queue-")) $(focused)?.focus();
     tellLeft();
   } catch {

@@ -52,14 +52,16 @@ function goAfter(shown, seconds) {
   setTimeout(() => (shown.matches(":hover, :focus-within") ? goAfter(shown, SECONDS) : shown.remove()), 1000 * seconds);
 }
 
-/** Bring notices into the open dialog, which covers the rest, and back once it closes. */
+let home = null;
+
+/** Bring notices into the open dialog in front, which covers the rest; each time one closes, into what is in front then. */
 function raise() {
-  const dialog = [...document.querySelectorAll("dialog[open]")].at(-1);
-  if (!dialog || dialog.contains($("notices"))) return;
-  const home = $("notices").parentElement;
-  dialog.append($("notices"));
-  dialog.addEventListener("close", () => home.append($("notices")), { once: true });
+  home ??= $("notices").parentElement;
+  const front = [...document.querySelectorAll("dialog[open]")].at(-1) ?? home;
+  if ($("notices").parentElement !== front) front.append($("notices"));
 }
+
+addEventListener("close", raise, true);
 
 /** Show what went wrong where it belongs; an empty text takes it away. */
 export function problem(element, error) {

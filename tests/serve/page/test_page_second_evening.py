@@ -15,10 +15,27 @@ pytestmark = pytest.mark.slow
 
 def test_a_job_of_another_tab_is_ended_from_this_one(visit: Callable[..., Opened]) -> None:
     opened = visit()
-    opened.generate("^Step ", prompt="the long one", steps=500)
+    opened.generate("^Step ", prompt="the long one", steps=500, num_images=50)
     other = opened.page.context.new_page()
     other.goto(opened.server.url)
     other.get_by_label("Cancel: the long one").click()
+    opened.status("^Cancelled")
+
+
+def test_a_job_is_ended_by_a_press_during_which_the_queue_is_read(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate("^Step ", prompt="the long one", steps=500, num_images=50)
+    page = opened.page.context.new_page()
+    page.goto(opened.server.url)
+    button = page.get_by_label("Cancel: the long one")
+    button.hover()
+    page.wait_for_load_state("networkidle")
+    page.mouse.down()
+    with page.expect_response("**/api/jobs?state=queued*"), opened.server.client() as client:
+        other = client.post("/api/jobs", json={"prompt": "for a moment", "steps": 1}).json()["id"]
+        client.post(f"/api/jobs/{other}/cancel")
+    page.wait_for_timeout(200)
+    page.mouse.up()
     opened.status("^Cancelled")
 
 

@@ -154,7 +154,9 @@ def test_what_waits_is_told_moved_and_cleared(visit: Callable[..., Opened]) -> N
 def test_one_event_has_one_notice_and_a_click_opens_what_was_painted(visit: Callable[..., Opened]) -> None:
     opened = visit()
     page = opened.page
-    opened.generate("^Step ", prompt="while elsewhere", steps=200)
+    page.fill("#prompt", "while elsewhere")
+    page.fill("#steps", "500")
+    page.click("#generate")
     page.click("text=Gallery")
     page.locator(".notice", has_text="Painted: while elsewhere").get_by_text("Open").click()
     page.locator("#viewer[open]").wait_for()
