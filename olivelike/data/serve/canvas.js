@@ -296,6 +296,9 @@ function startHandles() {
   }
 }
 
+/** What becomes of a mask, by the form's mode. */
+export const drawnAnew = () => ($("mask_mode").value === "not masked" ? t`What is not masked is drawn anew.` : t`What is masked is drawn anew.`);
+
 /**
  * Let somebody paint over `picture`, with `tool` in hand; `steps` are those to begin with, `masks` whether there is a mask.
  *
@@ -315,6 +318,7 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   $("rect-height").value = Math.round(height / 2);
   for (const side of SIDES) $(`frame-${side}`).step = $(side === "top" || side === "bottom" ? "height" : "width").step || 8;
   $("frame-hint").textContent = t`Pixels to add, so that sides are multiples of ${$("frame-left").step}; below 0 the picture is cropped.`;
+  $("mask-hint").textContent = drawnAnew();
   setErasing(false);
   $("mask").showModal();
   draw();

@@ -1,6 +1,6 @@
 // Picture to picture: the initial picture, and what was painted over it: a mask, colours, more room around it.
 
-import { paintOver, repaint } from "./canvas.js";
+import { drawnAnew, paintOver, repaint } from "./canvas.js";
 import { $, newest, on, onFiles, onFilled, tellInput, within } from "./dom.js";
 import { noteSize, ownArea, setField } from "./form.js";
 import { give, idOf, inWords, isGone, letGo, picked, recalled } from "./given.js";
@@ -210,7 +210,7 @@ function setStrength(before) {
   if (wanted === now) return;
   setField("strength", wanted);
   raised = wanted === "1";
-  notice(made?.coloured ? t`Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : t`Denoising strength is 1: what is masked is drawn anew.`);
+  notice(made?.coloured ? t`Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : `${t`Denoising strength is 1.`} ${drawnAnew()}`);
 }
 
 /** A picture of one colour and the form's size, to be drawn on. */

@@ -71,8 +71,8 @@ const fromPrompt = ({ record }) => Boolean(record) && !record.init_image && !rec
 /** `stays` leaves the large view open, `large` is there alone; `fits` tells whether there is such a button for a picture. */
 const ACTIONS = [
   { name: "img2img", label: t`Send to img2img`, hint: t`Start from this picture`, work: sendToInitial },
-  { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture; what is under it is drawn anew`, work: (picture) => toCanvas(picture, "mask") },
-  { name: "outpaint", label: t`Outpaint`, hint: t`Drag its frame outwards; what is new is drawn`, work: (picture) => toCanvas(picture, "frame") },
+  { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture`, work: (picture) => toCanvas(picture, "mask") },
+  { name: "outpaint", label: t`Outpaint`, hint: t`Drag its frame outwards`, work: (picture) => toCanvas(picture, "frame") },
   { name: "refer", label: t`Use as a reference`, hint: t`Work after this picture`, fits: () => references.allowed(), work: refer },
   { name: "control", label: t`Send to ControlNet`, hint: t`Let this picture lead`, fits: mayLead, work: sendToControl },
   { name: "upscale", label: t`Upscale`, hint: t`Enlarge it, by a network or without one`, work: (picture) => sendToUpscale(picture) },

@@ -78,7 +78,25 @@ def test_a_mask_comes_from_a_file_and_stays(visit: Callable[..., Opened]) -> Non
     page.select_option("#mask_mode", "not masked")
     page.select_option("#masked_content", "original")
     page.locator("#mask-open").click()
+    assert page.text_content("#mask-hint") == "What is not masked is drawn anew."
     page.locator("#mask-share", has_text="100 %").wait_for()
+
+
+def test_the_canvas_tells_what_is_drawn_by_the_mask_mode(visit: Callable[..., Opened]) -> None:
+    opened = on_canvas(visit, locale="de-DE")
+    page = opened.page
+    hint = page.locator("#mask-hint")
+    for mode, told in (("masked", "Das Maskierte"), ("not masked", "Das nicht Maskierte")):
+        hint.get_by_text(f"{told} wird neu gezeichnet.").wait_for()
+        drag(opened, (0.2, 0.5), (0.6, 0.5))
+        page.click("#mask-done")
+        page.locator(".notice", has_text=f"Denoising-Stärke ist 1. {told} wird neu gezeichnet.").wait_for()
+        assert page.input_value("#mask_mode") == mode
+        page.select_option("#mask_mode", "not masked")
+        page.set_input_files("#init-file", {"name": "two.png", "mimeType": "image/png", "buffer": png("teal")})
+        page.locator("#init-badge", has_text="mit Maske").wait_for(state="detached")
+        page.fill("#strength", "0.8")
+        page.click("#mask-open")
 
 
 def pen(opened: Opened, y: float, *pressures: float) -> None:
