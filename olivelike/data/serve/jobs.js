@@ -132,10 +132,15 @@ export const readQueue = spaced(async () => {
     const focused = document.activeElement?.id;
     $("queue").hidden = jobs.length === 0;
     $("queue-clear").hidden = !jobs.some((job) => job.state === "queued" && isMine(job.id));
-    const list = $("queue-list").cloneNode();
-    list.append(...jobs.map((job) => row(job, before)));
-    // A button that is replaced between press and release hears of no click.
-    if (!list.isEqualNode($("queue-list"))) $("queue-list").replaceChildren(...list.children);
+    const list = $("queue-list");
+    const rows = jobs.map((job) => row(job, before));
+    // What is as before stays: a button that is replaced between press and release hears of no click.
+    rows.forEach((one, place) => {
+      const old = list.children[place];
+      if (!old) list.append(one);
+      else if (!old.isEqualNode(one)) old.replaceWith(one);
+    });
+    while (list.children.length > rows.length) list.lastChild.remove();
     if (focused?.startsWith("queue-")) $(focused)?.focus();
     tellLeft();
   } catch {

@@ -31,10 +31,12 @@ def test_a_job_is_ended_by_a_press_during_which_the_queue_is_read(visit: Callabl
     button.hover()
     page.wait_for_load_state("networkidle")
     page.mouse.down()
-    with page.expect_response("**/api/jobs?state=queued*"), opened.server.client() as client:
+    row = page.locator("#queue-list li", has_text="for a moment")
+    with opened.server.client() as client:
         other = client.post("/api/jobs", json={"prompt": "for a moment", "steps": 1}).json()["id"]
+        row.wait_for()
         client.post(f"/api/jobs/{other}/cancel")
-    page.wait_for_timeout(200)
+    row.wait_for(state="detached")
     page.mouse.up()
     opened.status("^Cancelled")
 
