@@ -56,7 +56,7 @@ def test_a_job_is_drawn_and_told_step_by_step(client):
     assert kinds[-3:] == ["picture", "batch", "done"]
     assert "step" in kinds
     steps = [event for event in told if event["type"] == "step"]
-    assert steps[-1]["step"] == steps[-1]["steps"] == 200
+    assert steps[-1]["step"] == steps[-1]["steps"] >= 200
     previews = [step["preview"] for step in steps if "preview" in step]
     assert previews
     assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
