@@ -353,7 +353,7 @@ def _enlarges(asked: Drawing) -> TypeGuard[TextToImage]:
 
 
 class _Answering:
-    """The answer to a request that draws: what it has beside the pictures is made while they are drawn."""
+    """The answer to a request that draws; its pictures have the format that is chosen as it comes."""
 
     def __init__(
         self, request: Request, asked: Drawing, order: Order, model: ModelView | None, warnings: list[str]
