@@ -173,7 +173,7 @@ function row(job, before) {
     ...(job.state === "queued" ? [["↑", "Earlier", t`Earlier`, -1], ["↓", "Later", t`Later`, 1]].map(([sign, way, told, places]) => button(sign, act("move", { places }), { id: `queue-${way}-${job.id}`, "aria-label": `${told}: ${name}`, title: told, className: "quiet icon" })) : []),
     button("×", () => end(job.id, "cancel").then(() => own.delete(job.id)).then(readQueue), { "aria-label": t`Cancel: ${name}`, title: t`Cancel`, className: "quiet icon" }),
   ];
-  return make("li", {},
+  return make("li", { id: `queue-${job.id}` }, // So that rows of two jobs are never equal: their buttons are not.
     make("span", { className: "hint" }, job.state === "drawing" ? t`now` : String(job.position + 1)),
     make("span", { className: "grow" }, make("span", { className: "cut" }, words), make("span", { className: "hint cut" }, [mine ? "" : job.client, job.order ? differences(job.order, before?.order) : ""].filter(Boolean).join(" · "))),
     ...actions);

@@ -22,6 +22,23 @@ def test_a_job_of_another_tab_is_ended_from_this_one(visit: Callable[..., Opened
     opened.status("^Cancelled")
 
 
+def test_of_two_jobs_that_look_alike_each_is_cancelled_by_its_own_button(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    for _ in range(2):
+        opened.generate("^Step ", prompt="the long one", steps=500, num_images=50)
+    page = opened.page.context.new_page()
+    page.goto(opened.server.url)
+    rows = page.locator("#queue-list li")
+    with opened.server.client() as client:
+        for left in (1, 0):
+            rows.nth(left).wait_for()
+            (drawn,) = client.get("/api/jobs?state=drawing").json()["jobs"]
+            rows.filter(has_text="now").get_by_label("Cancel: the long one").click()
+            rows.nth(left).wait_for(state="detached")
+            assert client.get(f"/api/jobs/{drawn['id']}").json()["state"] == "cancelled"
+            page.wait_for_timeout(1500 if left else 0)  # The queue is read, and the next one is drawn.
+
+
 def test_a_job_is_ended_by_a_press_during_which_the_queue_is_read(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.generate("^Step ", prompt="the long one", steps=500, num_images=50)
