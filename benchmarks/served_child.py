@@ -62,13 +62,24 @@ class MeasuredPainting(painting.Painting):
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
+        self._seconds = 0.0
+        """What drawing the last batch of the server's took."""
         threading.Thread(target=self._hear, daemon=True).start()
 
     def _hear(self) -> None:
         with Client(os.environ[ADDRESS]) as connection:
             while True:
-                asked = Straight(*connection.recv())
-                self._jobs.put(lambda asked=asked: connection.send(tuple(self._straight(asked))))
+                asked = connection.recv()
+                if asked is None:
+                    self._jobs.put(lambda: connection.send(self._seconds))
+                else:
+                    self._jobs.put(lambda asked=asked: connection.send(tuple(self._straight(Straight(*asked)))))
+
+    def tell(self, answer: str, **values: Any) -> None:
+        """Tell the parent, and keep what `serve.py` asks for."""
+        if answer == "batch":
+            self._seconds = values["seconds"]
+        super().tell(answer, **values)
 
     def _straight(self, asked: Straight) -> Drawn:
         """Draw a picture in the thread that draws the server's."""

@@ -58,6 +58,20 @@ def test_an_id_is_of_path_and_content():
     assert picture_id("2026-11-22/00001-7.png", b"one") == ids[0]
 
 
+def test_a_pixel_in_the_middle_of_a_large_picture_changes_its_id():
+    image = Image.effect_noise((512, 512), 100)
+    one = encode_picture(image, ".png", RECORD)
+    for x in range(512):  # Until the file is as long as before.
+        other = image.copy()
+        other.putpixel((x, 256), 128)
+        two = encode_picture(other, ".png", RECORD)
+        if one != two and len(one) == len(two):
+            break
+    differing = [place for place, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
+    assert differing[0] > 1 << 14, "what tells it is at the end alone"
+    assert picture_id("2026-11-22/00001-7.png", one) != picture_id("2026-11-22/00001-7.png", two)
+
+
 def found(gallery, *words, **exact):
     return [row.id for row in gallery.search(Filter(words=words, exact=exact))[0]]
 
