@@ -173,7 +173,7 @@ class Pair:
 
     @property
     def around(self) -> float:
-        """What the server adds before and behind the drawing."""
+        """What the server adds before the drawing, and behind the packing."""
         return self.served - self.served_drawing - (self.straight - self.straight_drawing)
 
 
@@ -201,7 +201,7 @@ class Measured:
         return drawn
 
     def draw_served(self, variant: Variant, seed: int, events: Events | None) -> tuple[float, float]:
-        """Return the seconds until the client has the picture, and those of its drawing."""
+        """Return the seconds until the client has the picture, and those of drawing and packing it."""
         order = json.dumps(variant.order(seed)).encode()
         head = f"Host: {self._url.removeprefix('http://')}\r\nContent-Type: application/json\r\n"
         sent = f"POST {variant.route} HTTP/1.1\r\n{head}Content-Length: {len(order)}\r\n\r\n".encode() + order
@@ -235,14 +235,15 @@ class Measured:
         print(f"{variant.name}: {ORDER['steps']} steps of {variant.side}x{variant.side} pixels, {pictures} by each")
         for name, side in (("straight", "straight"), ("by the server", "served")):
             wholes, drawings = ([getattr(pair, part) for pair in pairs] for part in (side, f"{side}_drawing"))
-            print(f"  {name:22}{with_quartiles(wholes, 'ms')}, of that drawing {with_quartiles(drawings, 'ms')}")
+            drawn = with_quartiles(drawings, "ms")
+            print(f"  {name:22}{with_quartiles(wholes, 'ms')}, of that drawing and packing {drawn}")
         around = [pair.around for pair in pairs]
         shares = [100 * pair.around / pair.straight for pair in pairs]
         print(
-            f"  added around drawing  {with_quartiles(around, 'ms')}, {with_quartiles(shares, '%', 2)} of the picture"
+            f"  added around that     {with_quartiles(around, 'ms')}, {with_quartiles(shares, '%', 2)} of the picture"
         )
         more = [pair.served_drawing - pair.straight_drawing for pair in pairs]
-        print(f"  added while it draws  {with_quartiles(more, 'ms')}")
+        print(f"  added within that     {with_quartiles(more, 'ms')}")
         wholes = [100 * (pair.served / pair.straight - 1) for pair in pairs]
         print(f"  added in all          {with_quartiles(wholes, '%', 2)}, processor {used / straight_used - 1:+.1%}")
 

@@ -361,6 +361,7 @@ class _Answering:
         self._service, self._asked, self._order, self._model = service_of(request), asked, order, model
         self._warnings = warnings
         self._suffix = asked.override_settings.suffix or chosen_of(request).suffix
+        self._kept = asked.kept  # While it is drawn.
 
     async def response(self, pictures: list[PictureView], grid: PictureView | None) -> Response:
         """Return it; a grid comes first, as A1111's prompt matrix has it."""
@@ -369,7 +370,7 @@ class _Answering:
         info = {**_info(self._model, self._asked, self._order, pictures), "warnings": self._warnings}
         if grid:
             info |= {"index_of_first_image": 1, "infotexts": [grid.parameters or "", *info["infotexts"]]}
-        return PictureAnswer({"images": data, "parameters": self._asked.kept, "info": json.dumps(info)})
+        return PictureAnswer({"images": data, "parameters": self._kept, "info": json.dumps(info)})
 
 
 def _info(found: ModelView | None, asked: Drawing, order: Order, pictures: list[PictureView]) -> Json:

@@ -33,6 +33,8 @@ Size = tuple[int, int]
 UPSCALERS: Final = ("None", *RESAMPLED)
 _PIECE: Final = 3 << 16
 """Bytes of a picture that are sent at once; a multiple of 3, so that pieces in base64 can be put together."""
+_TURN: Final = 4
+"""Pieces that are sent to a client that takes them before others have their turn."""
 _PLACE: Final = secrets.token_hex()
 """Stands for a picture in the text of an answer; nobody else can know it, and write it."""
 _IN_TURN: Final = anyio.CapacityLimiter(1)
@@ -87,10 +89,11 @@ class PictureAnswer(Response):
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for text, picture in zip(self._texts, self._pictures, strict=False):
-            for begin in range(0, max(1, len(picture)), _PIECE):
+            for number, begin in enumerate(range(0, max(1, len(picture)), _PIECE), 1):
                 piece = pybase64.b64encode(memoryview(picture)[begin : begin + _PIECE])
                 await send({"type": "http.response.body", "body": piece if begin else text + piece, "more_body": True})
-                await asyncio.sleep(0)  # Others' turn, and where the server hears that the client has left.
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)  # Others' turn, and where the server hears that the client has left.
         await send({"type": "http.response.body", "body": self._texts[-1]})
 
     def _put(self, picture: object) -> str:
