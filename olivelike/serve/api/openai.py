@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -28,13 +28,11 @@ from olivelike.serve.api.drawing import drawn, find_model, make_order, require_d
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import PictureAnswer, from_base64, in_turn, png, to_base64, upright, where_transparent
-from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, in_words
+from olivelike.serve.api.refusals import BodyRoute, RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.orders import Finite, LoraChoice, Order
 from olivelike.serve.views import Event, JobEnded, JobView, ModelView, PictureView
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from olivelike.serve.service import Service
 
 openai_router: Final = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["OpenAI"])
@@ -148,13 +146,17 @@ async def model(request: Request, name: str) -> Json:
     return _model(_chosen(service_of(request), name))
 
 
-@openai_router.post("/images/generations", response_model=None)
 async def generations(request: Request, wanted: Prompted) -> Response:
     """Draw pictures for a prompt."""
     chosen = _chosen(service_of(request), wanted.model)
     asked = wanted.width_and_height
     size = (None, None) if asked is None else _sensible(service_of(request), asked, chosen)
     return await _answer(request, wanted, _order(wanted, chosen, width=size[0], height=size[1]), "image_generation")
+
+
+openai_router.add_api_route(
+    "/images/generations", generations, methods=["POST"], response_model=None, route_class_override=BodyRoute
+)
 
 
 @openai_router.post("/images/edits", response_model=None, openapi_extra=form_of(Prompted, "image", "mask"))
