@@ -73,9 +73,10 @@ def sizes(url: str, browser: Any) -> None:
         page.locator("html[data-ready]").wait_for(state="attached")
         fetched = {re.sub(r"https?://[^/]+", "", address): size for address, size in page.evaluate(FETCHED)}
         own = {path: size for path, size in fetched.items() if path == "/" or path.startswith("/page/")}
+        declared = next(size for path, size in own.items() if path.endswith("/declared.js"))
         print(
             f"{language}: {sum(own.values()) / 1000:.1f} KB in {len(own)} files "
-            f"(document {own['/'] / 1000:.1f}, declared {own['/page/declared.js'] / 1000:.1f})"
+            f"(document {own['/'] / 1000:.1f}, declared {declared / 1000:.1f})"
         )
         context.close()
 

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import zipfile
 from dataclasses import replace
@@ -16,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import PictureRecord
+from olivelike.serve.api import page_routes
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.highlighting import read_tokens
 from tests.serve.test_native_jobs import png
@@ -346,8 +348,32 @@ def test_the_page_has_its_files_and_no_others(client):
     declared = client.get("/page/declared.js")
     assert declared.headers["content-type"].startswith("text/javascript")
     assert declared.text.startswith("export const FORM = {")
-    for name in ("__init__.py", "..%2f__init__.py", "none.js"):
+    for name in ("__init__.py", "..%2f__init__.py", "none.js", "version/none.js"):
         assert client.get(f"/page/{name}").status_code == 404
+
+
+def test_browsers_keep_files_of_the_version_that_the_page_names(client, tmp_path, monkeypatch):
+    def version(language):
+        (found,) = set(re.findall(r"/page/(\w+)/", client.get("/", headers={"Accept-Language": language}).text))
+        return found
+
+    kept = client.get(f"/page/{version('de')}/theme.js", headers={"Accept-Language": "de"})
+    assert "immutable" in kept.headers["cache-control"]
+    assert "vary" not in kept.headers
+    assert kept.text == client.get("/page/theme.js", headers={"Accept-Language": "de"}).text
+    # Neither in another language nor of another time.
+    for other in (version("de"), "0" * 12):
+        found = client.get(f"/page/{other}/theme.js", headers={"Accept-Language": "fr"})
+        assert found.headers["cache-control"] == "no-cache"
+        assert found.text == client.get("/page/theme.js", headers={"Accept-Language": "fr"}).text
+    before = version("de")
+    changed = tmp_path / "page"
+    shutil.copytree(page_routes._FOLDER, changed)
+    monkeypatch.setattr(page_routes, "_FOLDER", changed)
+    assert version("de") == before, "only what the files hold counts"
+    (changed / "theme.js").write_text("export const theme = 1;\n", encoding="utf-8")
+    assert version("de") != before
+    assert version("de") != version("en")
 
 
 def test_seeds_of_64_bits_are_drawn_told_and_found(server, client):

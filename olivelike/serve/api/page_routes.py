@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from olivelike import __version__
+from olivelike._files import file_identity
+from olivelike.serve import languages, marked_texts, sent_code
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.form import declared
 from olivelike.serve.languages import COOKIE, document_in, language_of, words_module
 from olivelike.serve.marked_texts import module_in
 from olivelike.serve.sent_code import as_sent
 
-_FOLDER: Final = files("olivelike.data").joinpath("serve")
+_FOLDER: Final = Path(str(files("olivelike.data").joinpath("serve")))
 _NAME: Final = re.compile(r"[a-z_]+\.[a-z]+")
 router = APIRouter(include_in_schema=False)
 _TYPES: Final = {
@@ -25,6 +31,7 @@ _TYPES: Final = {
 _DOCUMENT: Final = "index.html"
 _IN_LANGUAGES: Final = frozenset({"html", "js"})
 """Kinds of files that are sent in the language of who asks."""
+_KEPT: Final = "max-age=31536000, immutable"
 
 
 @router.get("/")
@@ -39,15 +46,25 @@ async def page_file(name: str, request: Request) -> Response:
     return _file(request, name)
 
 
-def _file(request: Request, name: str) -> Response:
-    data, headers, kind = None, {"Cache-Control": "no-cache"}, name.rpartition(".")[2]
+@router.get("/page/{version}/{name}")
+async def versioned_file(version: str, name: str, request: Request) -> Response:
+    """Return a file of the page, which browsers keep if it is of the version that the page names now."""
+    return _file(request, name, version)
+
+
+def _file(request: Request, name: str, version: str | None = None) -> Response:
+    data, kind = None, name.rpartition(".")[2]
+    language = language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language"))
+    headers = {"Cache-Control": "no-cache", "Vary": "Cookie, Accept-Language"}
     if kind in _IN_LANGUAGES:
-        data = _in_language(name, language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language")))
-        headers["Vary"] = "Cookie, Accept-Language"
+        data = _in_language(name, language)
     elif kind in _TYPES:
+        del headers["Vary"]
         data = _on_disk(name)
         if data is not None and kind == "css":
             data = as_sent(data.decode(), kind).encode()
+    if version is not None and version == version_in(language):
+        headers = {"Cache-Control": _KEPT}
     if data is None:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
@@ -67,7 +84,25 @@ def _in_language(name: str, language: str) -> bytes | None:
     if data is None:
         return None
     text = data.decode()
-    return (document_in(language, text) if name == _DOCUMENT else module_in(language, as_sent(text))).encode()
+    if name == _DOCUMENT:
+        return document_in(language, text).replace("/page/", f"/page/{version_in(language)}/").encode()
+    return module_in(language, as_sent(text)).encode()
+
+
+def version_in(language: str) -> str:
+    """Return what names the page's files as they are now in a language; another for any change of what is sent."""
+    with os.scandir(_FOLDER) as entries:
+        return _version(language, tuple(sorted((one.name, file_identity(one.stat())) for one in entries)))
+
+
+@lru_cache(maxsize=16)
+def _version(language: str, _stamps: tuple[object, ...]) -> str:
+    # What is sent is made of the files by code, and putting all of it together takes a tenth of a second.
+    makers = [Path(str(module.__file__)) for module in (languages, marked_texts, sent_code)]
+    there = [path for path in (*sorted(_FOLDER.iterdir()), *makers) if path.is_file()]
+    content = [part for path in there for part in (path.name.encode(), path.read_bytes())]
+    parts = (__version__.encode(), language.encode(), declared(language).encode(), *content)
+    return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in parts)).hexdigest()[:12]
 
 
 def _on_disk(name: str) -> bytes | None:

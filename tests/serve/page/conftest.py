@@ -29,6 +29,10 @@ ZOOMED = {"width": 720, "height": 450}
 """The wide one at 200 %."""
 UPSCALER = "R-ESRGAN 4x+"
 AXE = "OLIVELIKE_AXE_CORE"
+IMPORTED = """async (name) => {
+  window.imported = await import(document.querySelector("script[type=module]").src.replace("page.js", name));
+}"""
+"""Has a module of the page as `imported`: the very one, as its address has a version in it."""
 
 
 @pytest.fixture(scope="module")

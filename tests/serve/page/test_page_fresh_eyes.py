@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from PIL import Image
 
-from tests.serve.page.conftest import WIDE, Opened, holds, png
+from tests.serve.page.conftest import IMPORTED, WIDE, Opened, holds, png
 from tests.serve.page.test_page_canvas import drag, on_canvas
 
 pytestmark = pytest.mark.slow
@@ -162,11 +162,9 @@ def test_a_photo_lends_its_shape_where_it_is_much_larger_than_what_the_model_dra
 
 def test_the_server_speaks_of_fields_by_their_labels(visit: Callable[..., Opened]) -> None:
     opened = visit(may_complain=True)
+    opened.page.evaluate(IMPORTED, "form.js")
     words = opened.page.evaluate(
-        """async () => {
-          const { inWordsOfThePage } = await import("/page/form.js");
-          return inWordsOfThePage("crop it (--fit, fit=True takes its middle); --fast, --wildcard-dir and --mask");
-        }"""
+        "imported.inWordsOfThePage('crop it (--fit, fit=True takes its middle); --fast, --wildcard-dir and --mask')"
     )
     assert words == (
         "crop it (\u201cCrop and resize\u201d takes its middle); \u201cFew steps (LCM, Turbo, Lightning)\u201d, "

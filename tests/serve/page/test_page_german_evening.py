@@ -61,7 +61,7 @@ def test_what_is_written_while_the_page_loads_stays(visit: Callable[..., Opened]
     page.reload()
     page.locator("html[data-ready]").wait_for(state="attached")
     holds(page, "#prompt", "of yesterday")
-    page.route("**/page/declared.js*", lambda route: page.wait_for_timeout(1500) or route.continue_())
+    page.route("**/page/*/declared.js*", lambda route: page.wait_for_timeout(1500) or route.continue_())
     page.goto(opened.server.url, wait_until="commit")
     page.locator("#prompt").fill("written meanwhile")
     assert page.is_disabled("#generate")

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.serve.page.conftest import Opened, holds
+from tests.serve.page.conftest import IMPORTED, Opened, holds
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = """async (side) => {
-  const { takeOptions } = await import("/page/form.js");
+OPTIONS = """(side) => {
   const one = { default: side, min: 8, max: 2048, step: 8 };
-  takeOptions({ model: "large", fields: { width: one, height: one } });
+  imported.takeOptions({ model: "large", fields: { width: one, height: one } });
   return [...document.querySelectorAll("#shape option")].slice(1).map((one) => one.value.replace("\u00d7", "x"));
 }"""
 SILENT = """() => (window.AudioContext = class {
@@ -59,6 +58,7 @@ def test_keys_are_listed_and_do_what_the_list_says(visit: Callable[..., Opened])
 def test_sizes_of_the_trained_area_are_chosen_by_their_ratio(visit: Callable[..., Opened]) -> None:
     page = visit().page
     assert page.is_hidden("#shape"), "32x32 has no other shape"
+    page.evaluate(IMPORTED, "form.js")
     assert page.evaluate(OPTIONS, 1024) == [
         "1024x1024", "1152x896", "1216x832", "1344x768", "1536x640", "896x1152", "832x1216", "768x1344"
     ]  # fmt: skip

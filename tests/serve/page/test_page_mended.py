@@ -12,7 +12,7 @@ from olivelike.serve import ServeSettings
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import running
-from tests.serve.page.conftest import WIDE, Opened, drop, equipped, holds, png
+from tests.serve.page.conftest import IMPORTED, WIDE, Opened, drop, equipped, holds, png
 
 pytestmark = pytest.mark.slow
 
@@ -252,9 +252,8 @@ def test_a_recipe_leaves_what_the_model_has_not(visit: Callable[..., Opened]) ->
     opened = visit()
     page = opened.page
     record = '{"prompt": "a fish", "seed": 3, "steps": 2, "prompt_weights": false, "cache_interval": 3}'
-    page.evaluate(
-        "async (record) => (await import('/page/recipe.js')).applyRecipe(JSON.parse(record), 'it', '')", record
-    )
+    page.evaluate(IMPORTED, "recipe.js")
+    page.evaluate("(record) => imported.applyRecipe(JSON.parse(record), 'it', '')", record)
     page.locator(".notice", has_text="Recipe of it loaded").wait_for()
     assert not page.is_checked("#prompt_weights")
     assert page.input_value("#cache_interval") == "1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.page.conftest import WIDE, Opened, holds, long
+from tests.serve.page.conftest import IMPORTED, WIDE, Opened, holds, long
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +88,8 @@ def test_a_notice_stays_in_front_of_the_large_view_when_a_question_over_it_close
     page.locator("#gallery-days .thumbnail").first.click()
     page.evaluate("document.querySelector('#viewer-delete').click()")
     page.locator("#confirm[open]").wait_for()
-    page.evaluate("import('/page/notices.js').then(({ notice }) => notice('Painted: it', [['Open', () => {}]]))")
+    page.evaluate(IMPORTED, "notices.js")
+    page.evaluate("void imported.notice('Painted: it', [['Open', () => {}]])")
     found = page.locator(".notice", has_text="Painted: it")
     found.hover()
     page.keyboard.press("Escape")
