@@ -3,9 +3,10 @@
     olivelike run workflows/demo.yaml
     python benchmarks/page.py models/demo                       # Chromium and `pip install playwright`
     python benchmarks/page.py models/demo --beside OTHER_TREE   # two trees in turns
+    python benchmarks/page.py models/demo --latency 80          # as a server far away
 
-A browser's context is new for each visit, so that nothing is cached. What other programs take of the machine is in
-each figure: of two trees, compare quartiles.
+A browser's context is new for each turn, so that nothing is cached at its first visit, and all at its second. What
+other programs take of the machine is in each figure: of two trees, compare quartiles.
 """
 
 from __future__ import annotations
@@ -81,16 +82,24 @@ def sizes(url: str, browser: Any) -> None:
         context.close()
 
 
-def visit(url: str, browser: Any, language: str) -> tuple[float, float]:
-    """Return the milliseconds until the page is first painted, and until it may be used."""
+def visit(url: str, browser: Any, language: str, latency: float) -> tuple[float, float, float]:
+    """Return the milliseconds until the page is first painted, until it may be used, and so at a second visit."""
     context = browser.new_context(locale=language)
     page = context.new_page()
+    if latency:
+        network = context.new_cdp_session(page)
+        network.send("Network.enable")
+        slow = {"offline": False, "latency": latency, "downloadThroughput": -1, "uploadThroughput": -1}
+        network.send("Network.emulateNetworkConditions", slow)
     page.goto(url, wait_until="commit")
     painted = page.evaluate(PAINTED)
     page.locator("html[data-ready]").wait_for(state="attached")
     ready = page.evaluate(READY)
+    page.goto(url, wait_until="commit")
+    page.locator("html[data-ready]").wait_for(state="attached")
+    again = page.evaluate(READY)
     context.close()
-    return painted, ready
+    return painted, ready, again
 
 
 def main() -> None:
@@ -98,6 +107,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--language", default="en", choices=LANGUAGES)
+    parser.add_argument("--latency", type=float, default=0, help="milliseconds that each answer takes longer")
     parser.add_argument("--beside", type=Path, help="another tree, measured in turns")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
@@ -106,7 +116,7 @@ def main() -> None:
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as scratch:
         found = next(filter(None, map(shutil.which, BROWSERS)), None)
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        times: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}
+        times: dict[Path, list[tuple[float, float, float]]] = {tree: [] for tree in trees}
         with ExitStack() as servers:
             urls = {
                 tree: servers.enter_context(server(tree, options.folder, Path(scratch, str(number))))
@@ -115,12 +125,12 @@ def main() -> None:
             sizes(urls[HERE], browser)
             for turn in range(options.turns + 1):
                 for tree, url in urls.items():
-                    found_times = visit(url, browser, options.language)
+                    found_times = visit(url, browser, options.language, options.latency)
                     if turn:  # The first one fills the server's caches.
                         times[tree].append(found_times)
         browser.close()
     for tree, rows in times.items():
-        for name, column in zip(("first paint", "ready"), zip(*rows, strict=True), strict=False):
+        for name, column in zip(("first paint", "ready", "ready again"), zip(*rows, strict=True), strict=False):
             low, middle, high = statistics.quantiles(column, n=4)
             told = f"{name} {middle:.0f} ms in the median of {len(column)}, quartiles {low:.0f} and {high:.0f}"
             print(f"{tree.name}, {options.language}: {told}, least {min(column):.0f}")

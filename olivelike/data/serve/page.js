@@ -25,7 +25,7 @@ import { lorasOfPrompt, recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
 import { sampler, samplers, schedules, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
-import { ask, listen, onReturn } from "./server.js";
+import { ask, askAhead, listen, onReturn } from "./server.js";
 import { showLoaded, showServer, showSettings, startSettings } from "./settings.js";
 import { onStage, removeFromStage, restoreStage, shownPicture, startStage } from "./stage.js";
 import { offerUpscalers, readUpscalers, removeFromUpscale, startUpscale } from "./upscale.js";
@@ -273,6 +273,15 @@ function choices(field) {
 
 /** Everything that the server has, read at the beginning and each time it is back. */
 async function readAll(kept) {
+  const done = askAhead("/api/loras", "/api/upscalers", "/api/models");
+  try {
+    await readInTurn(kept);
+  } finally {
+    done();
+  }
+}
+
+async function readInTurn(kept) {
   const server = await ask("/api/server");
   features = server.features;
   limitUploads(server.limits.max_upload_bytes);

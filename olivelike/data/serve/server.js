@@ -27,13 +27,27 @@ function readJson(text) {
   return JSON.parse(text.replace(WORDS_AND_NUMBERS, (one) => (/^-?\d{16,}$/.test(one) && !Number.isSafeInteger(Number(one)) ? `"${one}"` : one)));
 }
 
+/** Answers that are on their way, by path. */
+const ahead = new Map();
+
+/** Ask for several paths together; `ask` has the answer of each as it comes, until what is returned is called. */
+export function askAhead(...paths) {
+  for (const path of paths) {
+    ahead.set(path, fetch(path));
+    ahead.get(path).catch(() => {}); // Whoever asks hears of it.
+  }
+  return () => paths.forEach((path) => ahead.delete(path));
+}
+
 /** Ask for `path`, and return the answer's JSON. `json` or `body` (a Blob) is what is sent. */
 export async function ask(path, { method = "GET", json, body, signal } = {}) {
   const headers = json === undefined ? {} : { "Content-Type": "application/json" };
   if (body?.type) headers["Content-Type"] = body.type;
   let answer;
   try {
-    answer = await fetch(path, { method, headers, signal, body: json === undefined ? body : JSON.stringify(json) });
+    const sent = method === "GET" && ahead.get(path);
+    if (sent) ahead.delete(path);
+    answer = await (sent || fetch(path, { method, headers, signal, body: json === undefined ? body : JSON.stringify(json) }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     lost();
