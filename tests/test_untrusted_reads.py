@@ -47,7 +47,7 @@ ALLOWED = {
     "olivelike/runtime/sessions/compiled.py": (1, OWN),
     "olivelike/runtime/sessions/devices.py": (1, SYSTEM),
     "olivelike/runtime/sessions/resident.py": (1, SYSTEM),
-    "olivelike/serve/api/page_routes.py": (2, PACKAGE),
+    "olivelike/serve/api/page_routes.py": (1, PACKAGE),
     "olivelike/serve/languages.py": (1, PACKAGE),
     "olivelike/extras/cluster/painting_site.py": (1, OWN),
     "olivelike/serve/gallery/database.py": (1, OWN),

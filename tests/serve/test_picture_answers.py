@@ -124,3 +124,24 @@ def test_base64_is_read_up_to_its_padding_without_what_is_none(text, data):
 def test_what_is_no_base64_is_refused(text):
     with pytest.raises(UsageError, match="image is no base64"):
         from_base64(text, "image")
+
+
+def test_many_small_pictures_leave_others_their_turn():
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def send(_message: object) -> None:
+        """Take all at once, as a client does that is quick or gone."""
+
+    async def answer() -> None:
+        beside = asyncio.ensure_future(others())
+        await PictureAnswer({"images": [bytes(30)] * 40})({}, None, send)
+        beside.cancel()
+
+    asyncio.run(answer())
+    assert turns >= 40 // images._TURN

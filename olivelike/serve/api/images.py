@@ -88,10 +88,12 @@ class PictureAnswer(Response):
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        number = 0
         for text, picture in zip(self._texts, self._pictures, strict=False):
-            for number, begin in enumerate(range(0, max(1, len(picture)), _PIECE), 1):
+            for begin in range(0, max(1, len(picture)), _PIECE):
                 piece = pybase64.b64encode(memoryview(picture)[begin : begin + _PIECE])
                 await send({"type": "http.response.body", "body": piece if begin else text + piece, "more_body": True})
+                number += 1
                 if number % _TURN == 0:
                     await asyncio.sleep(0)  # Others' turn, and where the server hears that the client has left.
         await send({"type": "http.response.body", "body": self._texts[-1]})

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from functools import lru_cache
+import secrets
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from olivelike import __version__
 from olivelike._files import file_identity
-from olivelike.serve import languages, marked_texts, sent_code
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.form import declared
 from olivelike.serve.languages import COOKIE, document_in, language_of, words_module
@@ -32,6 +30,7 @@ _DOCUMENT: Final = "index.html"
 _IN_LANGUAGES: Final = frozenset({"html", "js"})
 """Kinds of files that are sent in the language of who asks."""
 _KEPT: Final = "max-age=31536000, immutable"
+_PROCESS: Final = secrets.token_hex(8)
 
 
 @router.get("/")
@@ -90,19 +89,13 @@ def _in_language(name: str, language: str) -> bytes | None:
 
 
 def version_in(language: str) -> str:
-    """Return what names the page's files as they are now in a language; another for any change of what is sent."""
+    """Return what names the page's files as this process sends them now in a language: another after any change.
+
+    Texts and code are those that the process has in memory, which the disk may have newer ones of.
+    """
     with os.scandir(_FOLDER) as entries:
-        return _version(language, tuple(sorted((one.name, file_identity(one.stat())) for one in entries)))
-
-
-@lru_cache(maxsize=16)
-def _version(language: str, _stamps: tuple[object, ...]) -> str:
-    # What is sent is made of the files by code, and putting all of it together takes a tenth of a second.
-    makers = [Path(str(module.__file__)) for module in (languages, marked_texts, sent_code)]
-    there = [path for path in (*sorted(_FOLDER.iterdir()), *makers) if path.is_file()]
-    content = [part for path in there for part in (path.name.encode(), path.read_bytes())]
-    parts = (__version__.encode(), language.encode(), declared(language).encode(), *content)
-    return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in parts)).hexdigest()[:12]
+        files_now = sorted((one.name, file_identity(one.stat())) for one in entries)
+    return hashlib.sha256(repr((_PROCESS, language, files_now)).encode()).hexdigest()[:12]
 
 
 def _on_disk(name: str) -> bytes | None:
