@@ -5,7 +5,8 @@
 
 A picture of the server is timed from the request to the event that says that it is in its file. In turn with it, the
 server's process that draws makes the same one straight (`served_child.py`), as a program with `open_pipeline` does: so
-both have the same luck with the machine. Clients and server are on one machine.
+both have the same luck with the machine. Routes that answer with the picture are compared with a bare server in that
+process (`bare_server.py`): what it adds, any server does. Clients and server are on one machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import math
 import os
 import re
 import socket
@@ -164,17 +166,24 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A picture, drawn straight and by the server, in milliseconds."""
+    """A picture, drawn straight, by the server and, if that answers with it, by a bare one, in milliseconds."""
 
     straight: float
     straight_drawing: float
     served: float
     served_drawing: float
+    bare: float = math.nan
+    bare_drawing: float = math.nan
 
     @property
     def around(self) -> float:
         """What the server adds before the drawing, and behind the packing."""
         return self.served - self.served_drawing - (self.straight - self.straight_drawing)
+
+    @property
+    def around_bare(self) -> float:
+        """What a bare server adds there."""
+        return self.bare - self.bare_drawing - (self.straight - self.straight_drawing)
 
 
 def with_quartiles(values: Sequence[float], unit: str, digits: int = 1) -> str:
@@ -189,25 +198,37 @@ class Measured:
     def __init__(self, folder: Path, url: str, process: psutil.Process, straight: Connection, scratch: Path) -> None:
         self._folder, self._process, self._straight, self._scratch = folder, process, straight, scratch
         self._url, self._client = url, connected(url)
+        self._bare = connected(f"http://127.0.0.1:{straight.recv()}")
+
+    def _asked(self, variant: Variant, seed: int) -> Straight:
+        written = str(self._scratch) if variant.saved else None
+        size = (variant.side, variant.side)
+        return Straight(str(self._folder.absolute()), ORDER["prompt"], seed, ORDER["steps"], size, written)
 
     def draw_straight(self, variant: Variant, seed: int) -> Drawn:
         """Have the process draw a picture as one without a server around it does."""
-        written = str(self._scratch) if variant.saved else None
-        size = (variant.side, variant.side)
-        asked = Straight(str(self._folder.absolute()), ORDER["prompt"], seed, ORDER["steps"], size, written)
-        self._straight.send(tuple(asked))
+        self._straight.send(tuple(self._asked(variant, seed)))
         drawn = Drawn(*self._straight.recv())
         time.sleep(0.01)  # The server hears that its process is free, which no picture waits for.
         return drawn
 
+    def draw_bare(self, variant: Variant, seed: int) -> tuple[float, float]:
+        """Return what `draw_served` does, of the bare server."""
+        return self._drawn(self._bare, "/", self._asked(variant, seed)._asdict(), None)
+
     def draw_served(self, variant: Variant, seed: int, events: Events | None) -> tuple[float, float]:
         """Return the seconds until the client has the picture, and those of drawing and packing it."""
-        order = json.dumps(variant.order(seed)).encode()
-        head = f"Host: {self._url.removeprefix('http://')}\r\nContent-Type: application/json\r\n"
-        sent = f"POST {variant.route} HTTP/1.1\r\n{head}Content-Length: {len(order)}\r\n\r\n".encode() + order
+        return self._drawn(self._client, variant.route, variant.order(seed), events)
+
+    def _drawn(
+        self, client: socket.socket, route: str, value: Mapping[str, object], events: Events | None
+    ) -> tuple[float, float]:
+        order = json.dumps(value).encode()
+        head = f"Host: 127.0.0.1:{client.getpeername()[1]}\r\nContent-Type: application/json\r\n"
+        sent = f"POST {route} HTTP/1.1\r\n{head}Content-Length: {len(order)}\r\n\r\n".encode() + order
         began = time.perf_counter()
-        self._client.sendall(sent)  # In one piece, as browsers send a short body.
-        answer = http.client.HTTPResponse(self._client)
+        client.sendall(sent)  # In one piece, as browsers send a short body.
+        answer = http.client.HTTPResponse(client)
         answer.begin()
         body = answer.read()
         came = time.perf_counter()
@@ -220,18 +241,25 @@ class Measured:
         return came - began, drawing
 
     def compare(self, variant: Variant, pictures: int) -> None:
-        """Print what a variant takes by both, each picture by both in turn."""
+        """Print what a variant takes by each, each picture by all in turn."""
         with nullcontext() if variant.is_answered else closing(Events(self._url, variant.previews)) as events:
             for seed in range(max(1, pictures // 10)):
-                self.draw_straight(variant, seed), self.draw_served(variant, seed, events)
-            before, pairs, straight_used = processor_seconds(self._process), [], 0.0
+                self.draw_straight(variant, seed)
+                self.draw_bare(variant, seed)
+                self.draw_served(variant, seed, events)
+            pairs, straight_used, used = [], 0.0, 0.0
             for seed in range(pictures):
-                first = self.draw_served(variant, seed, events) if seed % 2 else None  # What comes first may be slower.
+                bare, first = (math.nan, math.nan), None
+                if variant.is_answered:
+                    bare = self.draw_bare(variant, seed)
+                before = processor_seconds(self._process)
+                if seed % 2:  # What comes first may be slower.
+                    first = self.draw_served(variant, seed, events)
                 straight = self.draw_straight(variant, seed)
                 served = first or self.draw_served(variant, seed, events)
-                pairs.append(Pair(*(1000 * one for one in (straight.whole, straight.drawing, *served))))
+                used += processor_seconds(self._process) - before - straight.processor
+                pairs.append(Pair(*(1000 * one for one in (straight.whole, straight.drawing, *served, *bare))))
                 straight_used += straight.processor
-            used = processor_seconds(self._process) - before - straight_used
         print(f"{variant.name}: {ORDER['steps']} steps of {variant.side}x{variant.side} pixels, {pictures} by each")
         for name, side in (("straight", "straight"), ("by the server", "served")):
             wholes, drawings = ([getattr(pair, part) for pair in pairs] for part in (side, f"{side}_drawing"))
@@ -242,6 +270,10 @@ class Measured:
         print(
             f"  added around that     {with_quartiles(around, 'ms')}, {with_quartiles(shares, '%', 2)} of the picture"
         )
+        if variant.is_answered:
+            bare_around = [pair.around_bare for pair in pairs]
+            ratio = statistics.median(around) / statistics.median(bare_around)
+            print(f"  by a bare server      {with_quartiles(bare_around, 'ms')}; ours is {ratio:.2f} times that")
         more = [pair.served_drawing - pair.straight_drawing for pair in pairs]
         print(f"  added within that     {with_quartiles(more, 'ms')}")
         wholes = [100 * (pair.served / pair.straight - 1) for pair in pairs]

@@ -19,6 +19,7 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import bare_server
 import numpy as np
 from PIL import Image
 
@@ -75,11 +76,12 @@ class MeasuredPainting(painting.Painting):
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
         self._seconds = 0.0
-        """What drawing the last batch of the server's took."""
+        """What drawing the last batch took."""
         threading.Thread(target=self._hear, daemon=True).start()
 
     def _hear(self) -> None:
         with Client(os.environ[ADDRESS]) as connection:
+            connection.send(bare_server.start(self._bare))
             while True:
                 asked = connection.recv()
                 if asked is None:
@@ -93,19 +95,36 @@ class MeasuredPainting(painting.Painting):
             self._seconds = values["seconds"]
         super().tell(answer, **values)
 
+    def _bare(self, order: dict[str, Any], answer: bare_server.Answer) -> None:
+        """Draw a picture for the bare server, in the thread that draws the other's."""
+        asked = Straight(**order)
+
+        def draw() -> None:
+            file = self._drawn(self._pipeline(asked), asked)
+            answer(file if isinstance(file, bytes) else file.read_bytes())
+
+        self._jobs.put(draw)
+
     def _straight(self, asked: Straight) -> Drawn:
-        """Draw a picture in the thread that draws the server's."""
-        pipeline = self.warm.get(Path(asked.folder), (), None, safety=True)
+        pipeline = self._pipeline(asked)
         began, used = time.perf_counter(), time.process_time()
-        request = Request((asked.prompt,), steps=asked.steps, seed=asked.seed, size=asked.size)
+        self._drawn(pipeline, asked)
+        return Drawn(time.perf_counter() - began, self._seconds + _packing[0], time.process_time() - used)
+
+    def _pipeline(self, asked: Straight) -> Pipeline:
+        return self.warm.get(Path(asked.folder), (), None, safety=True)
+
+    def _drawn(self, pipeline: Pipeline, asked: Straight) -> bytes | Path:
+        """Return a picture's file, or its bytes, if it is to be written nowhere."""
+        width, height = asked.size
+        request = Request((asked.prompt,), steps=asked.steps, seed=asked.seed, size=(width, height))
         request = pipeline.resolve_defaults(request)
         (batch,) = pipeline.batches(request)
+        self._seconds = batch.seconds
         image, record = batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ())
         if asked.written is None:
-            _packed(image, ".png", record)
-        else:
-            PictureWriter(Path(asked.written)).save(image, record)
-        return Drawn(time.perf_counter() - began, batch.seconds + _packing[0], time.process_time() - used)
+            return _packed(image, ".png", record)
+        return PictureWriter(Path(asked.written)).save(image, record)
 
 
 @cache
