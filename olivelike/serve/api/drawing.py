@@ -46,17 +46,11 @@ def make_order(names: Mapping[str, str] | None = None, /, **fields: Any) -> Orde
 async def drawn(request: Request, job: str) -> JobView:
     """Wait for a job, which is cancelled if its client leaves. Raises `RequestRefusedError` if it fails."""
     service = service_of(request)
-    finished = asyncio.ensure_future(service.drawn(job))
-    gone = asyncio.ensure_future(_gone(request))
+    watching = asyncio.ensure_future(_cancel_once_left(request, service, job))
     try:
-        await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not finished.done():
-            with contextlib.suppress(JobEnded):
-                service.cancel(job)
-        return require_done(await finished)
+        return require_done(await service.drawn(job))
     finally:
-        gone.cancel()
-        finished.cancel()
+        watching.cancel()
 
 
 def require_done(job: JobView) -> JobView:
@@ -68,7 +62,9 @@ def require_done(job: JobView) -> JobView:
     raise RequestRefusedError(status_of(error_of(job.error.code)), job.error.code, job.error.message)
 
 
-async def _gone(request: Request) -> None:
+async def _cancel_once_left(request: Request, service: Service, job: str) -> None:
     with contextlib.suppress(RuntimeError):
         while (await request.receive())["type"] != "http.disconnect":
             pass
+    with contextlib.suppress(JobEnded):
+        service.cancel(job)

@@ -33,8 +33,8 @@ Size = tuple[int, int]
 UPSCALERS: Final = ("None", *RESAMPLED)
 _PIECE: Final = 3 << 16
 """Bytes of a picture that are sent at once; a multiple of 3, so that pieces in base64 can be put together."""
-_TURN: Final = 4
-"""Pieces that are sent to a client that takes them before others have their turn."""
+_TURN: Final = 5
+"""Pieces that are sent to a client that takes them before others have their turn; noise of 512x512 pixels has five."""
 _PLACE: Final = secrets.token_hex()
 """Stands for a picture in the text of an answer; nobody else can know it, and write it."""
 _IN_TURN: Final = anyio.CapacityLimiter(1)
@@ -88,14 +88,15 @@ class PictureAnswer(Response):
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        number = 0
+        sent = 0
         for text, picture in zip(self._texts, self._pictures, strict=False):
             for begin in range(0, max(1, len(picture)), _PIECE):
+                if sent == _TURN:
+                    sent = 0
+                    await asyncio.sleep(0)  # Others' turn, and where the server hears that the client has left.
                 piece = pybase64.b64encode(memoryview(picture)[begin : begin + _PIECE])
                 await send({"type": "http.response.body", "body": piece if begin else text + piece, "more_body": True})
-                number += 1
-                if number % _TURN == 0:
-                    await asyncio.sleep(0)  # Others' turn, and where the server hears that the client has left.
+                sent += 1
         await send({"type": "http.response.body", "body": self._texts[-1]})
 
     def _put(self, picture: object) -> str:

@@ -191,7 +191,12 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
         told = _events(service, name, events, wanted, kind, size)
         return StreamingResponse(told, media_type="text/event-stream")
     begun = await service.submit(order, client_of(request))
-    job, usage = await asyncio.gather(drawn(request, begun.id), _usage(service, order))
+    counting = asyncio.ensure_future(_usage(service, order))
+    try:
+        job = await drawn(request, begun.id)
+        usage = await counting
+    finally:
+        counting.cancel()
     pictures = _safe(job)
     data = []
     for picture in pictures:
