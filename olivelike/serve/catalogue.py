@@ -5,6 +5,7 @@ Everything is looked up when it is asked for, and read again when its files have
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections import Counter
@@ -59,11 +60,24 @@ class Catalogue:
         self._settings = settings
         self._views: dict[str, tuple[PipelineFolder, tuple[bool, ...], ModelView]] = {}
         """What is told of each folder, with what that was made of."""
+        self._seen: Mapping[str, Path] | None = None
+        """The folders that were there in this turn of the event loop."""
 
-    def folders(self) -> dict[str, Path]:
-        """Return the folders by name: those that were named, then those in `--models`."""
-        listed = tuple(folder for models in self._settings.models_dirs for folder in _listed(models))
-        return dict(_named(tuple(map(os.path.realpath, self._settings.folders)), listed))
+    def folders(self) -> Mapping[str, Path]:
+        """Return the folders by name: those that were named, then those in `--models`.
+
+        A turn of the event loop looks once: a request asks several times, and hundreds of folders take a millisecond.
+        """
+        if (seen := self._seen) is None:
+            listed = tuple(folder for models in self._settings.models_dirs for folder in _listed(models))
+            seen = dict(_named(tuple(map(os.path.realpath, self._settings.folders)), listed))
+            with contextlib.suppress(RuntimeError):  # There is no loop.
+                asyncio.get_running_loop().call_soon(self._look_again)
+                self._seen = seen
+        return seen
+
+    def _look_again(self) -> None:
+        self._seen = None
 
     def folder(self, name: str) -> Path:
         """Return a folder by its name. Raises `SourceError` if none of that name is served."""

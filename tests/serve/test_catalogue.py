@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -63,6 +64,20 @@ def test_folders_are_found_as_they_come_and_go_and_through_links(little, tmp_pat
     assert set(catalogue.folders()) == {little.name, f"{little.name}-2", "oil"}
     (shelf / "oil" / "model_index.json").unlink()
     assert list(catalogue.folders()) == [little.name, f"{little.name}-2"]
+
+
+def test_a_turn_of_the_loop_looks_for_folders_once(little, tmp_path):
+    catalogue = Catalogue(ServeSettings(folders=(), models_dirs=(tmp_path,)))
+
+    async def look() -> list[list[str]]:
+        seen = []
+        for name in ("ink", "oil"):
+            shutil.copytree(little, tmp_path / name)
+            seen.append(list(catalogue.folders()))
+        await asyncio.sleep(0)
+        return [*seen, list(catalogue.folders())]
+
+    assert asyncio.run(look()) == [["ink"], ["ink"], ["ink", "oil"]]
 
 
 def test_a_model_that_is_called_by_its_name_is_the_only_one_that_is_looked_at(little, tmp_path, monkeypatch):
