@@ -302,6 +302,21 @@ function snapSize() {
   keep();
 }
 
+/** Width by height as it is to stay while one of them is typed. */
+let ratio = 1;
+
+const takeRatio = () => (ratio = $("width").value / $("height").value || ratio);
+
+/** Let the other side follow the one that is typed, where the aspect ratio is kept. */
+function followSide({ target }) {
+  const isWidth = target.id === "width";
+  const other = $(isWidth ? "height" : "width");
+  if (!$("keep-ratio").checked || !Number(target.value)) return;
+  const unit = Number(other.step) || 8;
+  const wished = isWidth ? target.value / ratio : target.value * ratio;
+  set(other, within(Math.round(wished / unit) * unit, unit, Math.floor(Number(other.max) / unit) * unit));
+}
+
 const RATIOS = [[1, 1], [4, 3], [3, 2], [16, 9], [21, 9], [3, 4], [2, 3], [9, 16]];
 
 /** Offer sizes of the area that the model was trained on: of each width the largest, in steps of 64 as SDXL's buckets are, next to a ratio. */
@@ -330,7 +345,11 @@ export function startSizes() {
   for (const id of ["width", "height"]) {
     on(id, "input", () => noteSize(""));
     on(id, "change", snapSize);
+    for (const event of ["input", "change"]) on(id, event, (said) => said.isTrusted && followSide(said));
   }
+  // A size that nobody types, as one of the list or of a recipe, has its own.
+  on("form", "input", ({ isTrusted, target }) => (!isTrusted || target.id === "keep-ratio") && takeRatio());
+  onFilled(takeRatio);
   on("fit", "change", snapSize);
   onFilled(offerShapes);
   on("shape", "change", () => {

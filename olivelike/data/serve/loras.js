@@ -30,7 +30,7 @@ export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weigh
 
 export async function readLoras() {
   known = (await ask("/api/loras")).sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
-  $("fold-loras").hidden = known.length === 0 && chosen.length === 0;
+  $("lora-none").hidden = known.length > 0;
 }
 
 export function setLoras(loras) {
@@ -41,10 +41,7 @@ export function setLoras(loras) {
 function show() {
   $("lora-badge").textContent = chosen.length || "";
   $("lora-list").replaceChildren(...chosen.map(row));
-  if (chosen.length) {
-    $("fold-loras").open = true;
-    $("fold-loras").hidden = false;
-  }
+  if (chosen.length) $("fold-loras").open = true;
 }
 
 function row(lora) {

@@ -288,7 +288,7 @@ async function readInTurn(kept) {
   showServer(server);
   $("workflows-link").hidden = !features.runs;
   route();
-  await readLoras().catch(() => ($("fold-loras").hidden = true));
+  await readLoras().catch(() => {});
   await readUpscalers(server.limits.max_enlarged).catch(() => {});
   tellFilled();
   await readModels(kept ?? model() ?? server.current);

@@ -9,6 +9,8 @@ import { ask } from "./server.js";
 const PAUSE = 250;
 /** A LoRA's tag: all before its strength, and that. */
 const LORA = /(<(?:lora|lyco):[^:<>]+)(?::(-?[\d.]+))?[^<>]*>/g;
+/** Words in brackets with a weight, innermost ones. */
+const WEIGHED = /\(((?:\\.|[^()\\])*):[\d.]+\)/gs;
 /** What weighs words, or parts a prompt, where a model has that. */
 const WEIGHTS = /\([^()]+:\s*[\d.]+\)|\[[^[\]]+:[^[\]]+\]|\bBREAK\b/;
 
@@ -105,7 +107,7 @@ class Editor {
     this.count.textContent = most.chunks > 1 ? t`${most.count} / ${most.limit} tokens in ${most.chunks} chunks` : t`${most.count} / ${most.limit} tokens`;
   }
 
-  /** Ctrl+Up and Ctrl+Down weigh what is selected, or the word at the cursor, as in A1111. */
+  /** Ctrl+Up and Ctrl+Down weigh what is selected, else the brackets around the cursor that have a weight, or the word at it, as in A1111. */
   weigh(event) {
     if (!(event.ctrlKey || event.metaKey) || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
     event.preventDefault();
@@ -116,6 +118,11 @@ class Editor {
       typeOver(this.input, `${tag[1]}:${number}`, tag.index, tag.index + `${tag[1]}${tag[2] === undefined ? "" : `:${tag[2]}`}`.length);
       return this.input.setSelectionRange(tag.index + 1, tag.index + 1);
     }
+    // A double click selects the space behind a word, too, on some systems.
+    while (start < end && /\s/.test(value[start])) start += 1;
+    while (start < end && /\s/.test(value[end - 1])) end -= 1;
+    const around = start === end && [...value.matchAll(WEIGHED)].find(({ 0: text, index }) => index < end && start < index + text.length);
+    if (around) [start, end] = [around.index + 1, around.index + 1 + around[1].length];
     if (start === end) {
       while (start > 0 && /[^\s,.()[\]{}<>|:]/.test(value[start - 1])) start -= 1;
       while (end < value.length && /[^\s,.()[\]{}<>|:]/.test(value[end])) end += 1;

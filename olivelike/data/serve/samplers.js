@@ -24,15 +24,16 @@ function named(one, schedule) {
   return kind === one.schedules[0] ? one.name : `${one.name} ${kind}`;
 }
 
-/** Take what a model is drawn with; what another model was drawn with, and this one is not, is chosen no more. */
+/** Take what a model is drawn with, its own sampler marked; what another model was drawn with, and this one is not, is chosen no more. */
 export function takeSamplers(given, changed) {
   known = given?.list ?? [];
   const names = known.map((one) => one.name).filter((name) => `${given.own} `.startsWith(`${name} `));
   const sampler = names.sort((one, other) => other.length - one.length)[0] ?? given?.own ?? "";
   own = { sampler, schedule: (given?.own ?? "").slice(sampler.length).trim(), class: given?.class ?? null };
+  const marked = own.sampler ? t`${own.sampler} (default)` : t`Default`;
   $("sampler").replaceChildren(
-    option("", own.sampler ? t`${own.sampler} (default)` : t`Default`),
-    ...known.map(({ name }) => option(name)),
+    ...(entry(own.sampler) ? [] : [option("", marked)]),
+    ...known.map(({ name }) => option(name, name === own.sampler ? marked : name)),
   );
   if (changed && !entry(parts($("scheduler").value)[0])) $("scheduler").value = "";
   show();
@@ -58,7 +59,8 @@ export function namedSampler(name) {
 
 /** Show the name of an order or recipe that the form has now; one that is in no list is put there. */
 function show() {
-  const [name, schedule] = parts($("scheduler").value);
+  const [chosen, schedule] = parts($("scheduler").value);
+  const name = chosen || (entry(own.sampler)?.name ?? "");
   if (![...$("sampler").options].some((option) => option.value === name)) $("sampler").append(option(name));
   // Automatic and what it stands for are one name: what was chosen of them stays.
   const stays = [null, name].includes(last) && entry(name) && named(entry(name), $("schedule").value) === $("scheduler").value;
@@ -66,18 +68,28 @@ function show() {
   showSchedules(stays ? $("schedule").value : schedule);
 }
 
+/** What the model's own sampler begins with is its own schedule, listed once unless a recipe names it. */
+function kindsOf(one, chosen) {
+  if (!one) return [""];
+  if (one.name !== own.sampler) return ["Automatic", ...one.schedules];
+  return ["", ...one.schedules.filter((kind) => kind === chosen || kind !== (own.schedule || one.schedules[0]))];
+}
+
 function showSchedules(chosen) {
   last = $("sampler").value;
-  const one = entry($("sampler").value);
-  const kinds = one ? ["Automatic", ...one.schedules] : [""];
-  $("schedule").replaceChildren(...kinds.map((kind) => option(kind, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || ($("sampler").value === "" && own.schedule) || t`Default`)));
+  const one = entry(last);
+  const kinds = kindsOf(one, chosen);
+  const words = { Automatic: one && t`Automatic (${one.automatic})`, "": [own.sampler, ""].includes(last) && own.schedule ? own.schedule : t`Default` };
+  $("schedule").replaceChildren(...kinds.map((kind) => option(kind, words[kind])));
   $("schedule").disabled = !one;
   $("schedule").value = kinds.includes(chosen) ? chosen : kinds[0];
 }
 
 function take() {
   const one = entry($("sampler").value);
-  $("scheduler").value = one ? named(one, $("schedule").value) : $("sampler").value;
+  const schedule = $("schedule").value;
+  // The model's own is no name: another model has another one.
+  $("scheduler").value = one ? schedule && named(one, schedule) : $("sampler").value;
   $("scheduler").dispatchEvent(new Event("change", { bubbles: true }));
 }
 

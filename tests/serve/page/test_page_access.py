@@ -120,7 +120,8 @@ def test_a_password_opens_pictures_and_events_too(
         opened.generate(prompt="a red circle", steps=3)
         width = "(image) => image.decode().then(() => image.naturalWidth)"
         assert opened.page.locator("#stage-picture").evaluate(width) == 32
-        assert opened.page.is_hidden("#fold-loras")  # This server has none.
+        opened.fold("loras")
+        assert opened.page.is_visible("#lora-none")  # This server has none.
         # An address with both in it can be opened, too, though nothing can be asked at such a one.
         opened.page.goto(server.url.replace("://", "://ann:secret@"))
         opened.page.locator("#model-button strong").wait_for()

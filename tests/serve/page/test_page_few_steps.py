@@ -37,7 +37,7 @@ def test_fields_show_what_a_lora_of_few_steps_is_drawn_with(
         page.uncheck("#fast")
         holds(page, "#steps", steps)
         holds(page, "#guidance_scale", guidance)
-        holds(page, "#sampler", "")
+        holds(page, "#scheduler", "")
         page.fill("#steps", "2")
         page.check("#fast")
         holds(page, "#guidance_scale", "1")
