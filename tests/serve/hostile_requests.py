@@ -78,6 +78,9 @@ def pictures(rng: random.Random) -> dict[str, bytes]:
     gif = io.BytesIO()
     frames = [Image.new("L", (16, 16), n) for n in range(30)]
     frames[0].save(gif, "GIF", save_all=True, append_images=frames[1:])
+    scans = io.BytesIO()
+    Image.new("L", (2048, 2048)).save(scans, "JPEG", progressive=True)
+    jpeg = scans.getvalue()
     tiff = io.BytesIO()
     Image.new("RGB", (16, 16)).save(tiff, "TIFF")
     return {
@@ -99,6 +102,8 @@ def pictures(rng: random.Random) -> dict[str, bytes]:
             olivelike='{"format": "olivelike/picture/1", "prompt": "\\ud800", "init_image": {"name": "/etc/passwd"}, "seed": 1e999}',  # noqa: E501
             parameters="a\nSteps: nan, Seed: 9" + "9" * 5000 + ", Size: 1x1, Sampler: ../x",
         ),
+        "many parts": b"\xff\xd8" + b"\xff\xe1\0\x0aExif\0\0aa" * 1000 + jpeg[2:],
+        "many scans": jpeg[:-2] + jpeg[jpeg.rindex(b"\xff\xda") : -2] * 1000 + jpeg[-2:],
         "wheel": bytes(rng.randrange(256) for _ in range(2000)),
         "gif": gif.getvalue(),
         "tiff": tiff.getvalue()[:-40],

@@ -116,7 +116,7 @@ def test_files_that_are_no_pictures_are_refused(client, name, way):
     else:
         text = base64.b64encode(data).decode()
         answer = client.post(way, json={"image": text, "init_images": [text], "steps": 2, "width": 16, "height": 16})
-    fine = {"text bomb", "deep record", "lying record", "tiff"}
+    fine = {"text bomb", "deep record", "lying record", "tiff", *(["many scans"] if way.endswith("png-info") else [])}
     assert answer.status_code in ((200, 201, 400, 404, 422) if name in fine else (400, 413, 422))
     assert not EXPLOITED.exists()
 

@@ -166,6 +166,39 @@ def test_a_deleted_picture_is_gone(server, client):
     assert client.delete(f"/api/pictures/{picture['id']}").status_code == 404
 
 
+def test_a_picture_that_vanishes_between_two_looks_is_none(server, client, monkeypatch):
+    picture = server.draw(prompt="a vanishing hat")["pictures"][0]
+    (server.settings.gallery / picture["file"]).unlink()
+    monkeypatch.setattr(type(server.service.gallery), "has_file", lambda *_: True)
+    jpeg, sheet = picture["url"].replace("png", "jpg"), f"/api/pictures/sheet.png?ids={picture['id']}"
+    for path in (picture["url"], picture["thumb"], jpeg, sheet, f"/view?filename={picture['id']}.png"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "source"), path
+
+
+def test_a_picture_that_can_not_be_deleted_is_said_to_stay(server, client, monkeypatch):
+    picture = server.draw(prompt="a book that is read elsewhere")["pictures"][0]
+
+    def refuse(*_arguments, **_named):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    answer = client.delete(f"/api/pictures/{picture['id']}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "store")
+    assert answer.json()["error"]["message"] == "the picture could not be deleted: Permission denied"
+    monkeypatch.undo()
+    assert client.get(picture["url"]).status_code == 200
+
+
+def test_programs_that_ask_for_heads_alone_get_them(server, client):
+    picture = server.draw(prompt="a head")["pictures"][0]
+    for path in ("/healthz", "/readyz", "/", "/page/page.js", "/page/x/page.js", picture["url"], picture["thumb"]):
+        head, whole = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (200, b""), path
+        for name in ("content-length", "content-type", "cache-control", "etag"):
+            assert head.headers.get(name) == whole.headers.get(name), (path, name)
+
+
 def test_many_pictures_are_marked_and_deleted_by_one_request_each(server, client, monkeypatch):
     first, second, stuck = (one["id"] for one in server.draw(prompt="a herd", num_images=3)["pictures"])
     ids = [second, "0" * 20, first, first]
@@ -342,6 +375,8 @@ def test_the_page_has_its_files_and_no_others(client):
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'self'" in page.headers["content-security-policy"]
+    weak = f'"another", W/{page.headers["etag"]}'
+    assert client.get("/", headers={"If-None-Match": weak}).status_code == 304
     again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
     assert again.status_code == 304
     assert client.get("/page/page.js").headers["content-type"].startswith("text/javascript")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import re
 import struct
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -39,6 +41,16 @@ MOST_PIXELS = 1 << 26
 """8192x8192; a file of a few KB can claim any number."""
 _MOST_ACROSS = 1 << 16
 """Pixels of a side; a line of 60 million takes any resampling's memory."""
+_MOST_PARTS: Final = 50_000
+"""Chunks of a PNG, or segments of a JPEG; each takes time and memory, however little it holds."""
+_MOST_EXIF: Final = 100
+"""Segments of EXIF, which Pillow copies all of for each further one."""
+_MOST_SCANS: Final = 16
+"""Scans of a progressive JPEG of the most pixels, each of which goes over all of them; encoders make about 10."""
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_SOI, _SOS, _EXIF = b"\xff\xd8", b"\xff\xda", b"Exif\0\0"
+_SEGMENT: Final = re.compile(rb"\xff[\xe0-\xef\xfe]")
+"""Begin of what Pillow keeps of a JPEG beside its pixels."""
 _ASCII = b"ASCII\0\0\0"
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
 """Errors of Pillow for damaged files."""
@@ -107,6 +119,7 @@ def read_picture(path: str | Path) -> PictureFile:
 
 def read_picture_data(data: bytes, name: str) -> PictureFile:
     """Read what the bytes of a picture file say of it, as `read_picture` does; `name` is for messages."""
+    _check_parts(name, data)
     return _read_picture(Path(name), io.BytesIO(data))
 
 
@@ -168,6 +181,31 @@ def _check_pixels(path: Path | str, image: Image.Image) -> None:
         )
 
 
+def _check_parts(name: str, data: bytes) -> None:
+    """Refuse a file of very many parts before Pillow goes through them, which nothing can stop then."""
+    if data.startswith(_PNG):
+        place = len(_PNG)
+        for _ in range(_MOST_PARTS):
+            if place >= len(data):
+                return
+            place += 12 + int.from_bytes(data[place : place + 4])
+    elif data.startswith(_SOI):
+        few = data.count(_EXIF) <= _MOST_EXIF
+        if few and next(islice(_SEGMENT.finditer(data), _MOST_PARTS, None), None) is None:
+            return
+    else:
+        return
+    raise SourceError(f"{name}: it has far more parts than a picture needs, and takes long to read; save it anew")
+
+
+def _check_scans(name: str, data: bytes, image: Image.Image) -> None:
+    if image.info.get("progressive") and data.count(_SOS) * image.width * image.height > _MOST_SCANS * MOST_PIXELS:
+        raise SourceError(
+            f"{name}: it has {data.count(_SOS)} scans, each of {image.width}x{image.height} pixels, and takes long to "
+            "read; save it anew"
+        )
+
+
 def _too_many_pixels(path: Path | str) -> SourceError:
     """Return the error of a picture that Pillow itself refuses to open, of 179 million pixels or more."""
     return SourceError(f"{path} has far more pixels than the {MOST_PIXELS:,} that are read at most; make it smaller")
@@ -203,11 +241,13 @@ def decode_image(data: bytes, name: str) -> Image.Image:
     """Return the picture that bytes are; `name` is for messages. Raises `SourceError` if Pillow reads none."""
     from PIL import Image, UnidentifiedImageError
 
+    _check_parts(name, data)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=_INPUT_FORMATS)
             _check_pixels(name, image)
+            _check_scans(name, data, image)
             image.load()
     except UnidentifiedImageError:
         raise SourceError(f"{name}: this is no picture that can be read; save it as PNG, JPEG or WebP") from None

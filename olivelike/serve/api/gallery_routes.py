@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -20,6 +21,7 @@ from olivelike.serve.api.images import a1111_mask, in_turn, png
 from olivelike.serve.api.native import Client, TheService, answer, require_uploads
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.gallery.gallery import Filter
+from olivelike.serve.gallery.library import no_picture
 from olivelike.serve.gallery.search_terms import searched
 from olivelike.serve.orders import UploadId
 from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_question
@@ -164,6 +166,7 @@ async def like_no_more(picture: str, service: TheService) -> Response:
     return Response(status_code=204)
 
 
+@router.head("/files/{name}", include_in_schema=False)
 @router.get("/files/{name}")
 async def file(name: str, service: TheService) -> Response:
     """Return a picture as `ID.png`, `ID.jpg` or `ID.webp`; it is saved under the name that it has in the gallery."""
@@ -172,15 +175,23 @@ async def file(name: str, service: TheService) -> Response:
     saved = PurePosixPath(row.path).with_suffix(suffix).name
     headers = {**_FOR_EVER, "Content-Disposition": f'inline; filename="{saved}"'}
     if suffix == ".png":
-        return FileResponse(service.gallery.path(row), media_type="image/png", headers=headers)
+        return _file(service.gallery.path(row), headers)
     return Response(await service.picture_bytes(picture, suffix), media_type=_TYPES[suffix], headers=headers)
 
 
+@router.head("/thumbs/{name}", include_in_schema=False)
 @router.get("/thumbs/{name}")
 async def thumb(name: str, service: TheService) -> Response:
     """Return the small form of a picture."""
     path = await service.library.thumb(name.partition(".")[0])
-    return FileResponse(path, media_type="image/webp", headers=_FOR_EVER)
+    return _file(path, _FOR_EVER)
+
+
+def _file(path: Path, headers: Mapping[str, str]) -> Response:
+    try:  # Starlette takes one that is gone since it was found for a bug.
+        return FileResponse(path, media_type=_TYPES[path.suffix], headers=headers, stat_result=path.stat())
+    except FileNotFoundError:
+        raise no_picture() from None
 
 
 @router.post("/api/recipes")

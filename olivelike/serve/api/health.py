@@ -21,12 +21,14 @@ router = APIRouter()
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz")
 async def healthz() -> Response:
     """Say that the server answers."""
     return JSONResponse({"status": "ok"})
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz")
 async def readyz(service: TheService) -> Response:
     """Say whether a picture could be drawn now."""

@@ -33,18 +33,21 @@ _KEPT: Final = "max-age=31536000, immutable"
 _PROCESS: Final = secrets.token_hex(8)
 
 
+@router.head("/")
 @router.get("/")
 async def index(request: Request) -> Response:
     """Return the page."""
     return _file(request, _DOCUMENT)
 
 
+@router.head("/page/{name}")
 @router.get("/page/{name}")
 async def page_file(name: str, request: Request) -> Response:
     """Return a file of the page."""
     return _file(request, name)
 
 
+@router.head("/page/{version}/{name}")
 @router.get("/page/{version}/{name}")
 async def versioned_file(version: str, name: str, request: Request) -> Response:
     """Return a file of the page, which browsers keep if it is of the version that the page names now."""
@@ -68,7 +71,7 @@ def _file(request: Request, name: str, version: str | None = None) -> Response:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
     headers["ETag"] = tag
-    if request.headers.get("If-None-Match") == tag:
+    if tag in request.headers.get("If-None-Match", ""):  # Also behind W/, as proxies that compress have it.
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=_TYPES[kind], headers=headers)
 

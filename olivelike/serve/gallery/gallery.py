@@ -46,8 +46,8 @@ CREATE TABLE IF NOT EXISTS makers (path TEXT PRIMARY KEY, client TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS senders (upload TEXT, client TEXT NOT NULL, PRIMARY KEY (upload, client));
 CREATE TABLE IF NOT EXISTS copies (upload TEXT PRIMARY KEY, picture TEXT NOT NULL);
 """
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_NUMBERED: Final = re.compile(r"(\d{5,9})-(?:\d+|(sheet))(?:-\d+)?\.png")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_NUMBERED: Final = re.compile(r"(\d{5,9})-(?:\d+|(sheet))(?:-\d+)?\.png", re.ASCII)
 _SECONDS_OF_PASSING: Final = 3600.0
 _FAVOURITES: Final = "favourites.txt"
 _MOST_FAVOURITES: Final = 16 << 20

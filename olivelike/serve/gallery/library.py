@@ -66,7 +66,7 @@ class Library:
         """Return a picture whose file is there. Raises `SourceError` if there is none of that id."""
         row = self._gallery.find(picture)
         if row is None or not self._gallery.has_file(row):
-            raise SourceError("there is no such picture; it may have been deleted")
+            raise no_picture()
         return row
 
     def search(
@@ -114,7 +114,7 @@ class Library:
         shown = []
         side = min(_ON_SHEET, math.isqrt(MOST_PIXELS // len(rows)))  # All are held at once.
         for row in rows:
-            image = decode_image(read_bytes(self._gallery.path(row), MOST_BYTES), f"picture {row.id}").convert("RGB")
+            image = decode_image(self._data(row), f"picture {row.id}").convert("RGB")
             image.thumbnail((side, side))
             shown.append(SheetPicture(image, row.prompt, f"seed {row.seed}", bool(row.flagged)))
         kept = io.BytesIO()
@@ -148,8 +148,11 @@ class Library:
         return self._gallery.maker(self.find(picture))
 
     def delete(self, picture: str) -> None:
-        """Delete a picture. Raises `SourceError` if there is none of that id."""
-        self._gallery.delete(self.find(picture))
+        """Delete a picture. Raises `SourceError` if there is none of that id, and `StoreError` if it has to stay."""
+        try:
+            self._gallery.delete(self.find(picture))
+        except OSError as error:  # On Windows a file that another program has open.
+            raise StoreError(f"the picture could not be deleted: {error.strerror or error}") from error
 
     async def delete_all(self, pictures: Sequence[str], may: Callable[[str | None], bool]) -> DeletedView:
         """Delete pictures whose maker `may` tell that they be deleted, files first, and say what became of each."""
@@ -290,9 +293,15 @@ class Library:
         except OSError:
             raise no_upload(name) from None
 
+    def _data(self, row: PictureRow) -> bytes:
+        """Return a picture's file. Raises `SourceError` if it vanished since it was found."""
+        try:
+            return read_bytes(self._gallery.path(row), MOST_BYTES)
+        except FileNotFoundError:
+            raise no_picture() from None
+
     def _encoded(self, row: PictureRow, suffix: str, quality: int | None) -> bytes:
-        with open_file(self._gallery.path(row)) as file:
-            data = file.read()
+        data = self._data(row)
         if suffix == ".png":
             return data
         image = decode_image(data, f"picture {row.id}").convert("RGB")
@@ -307,11 +316,16 @@ class Library:
         )
 
     def _make_thumb(self, row: PictureRow, path: Path) -> None:
-        image = decode_image(read_bytes(self._gallery.path(row), MOST_BYTES), f"picture {row.id}").convert("RGB")
+        image = decode_image(self._data(row), f"picture {row.id}").convert("RGB")
         image.thumbnail((_THUMB, _THUMB))
         kept = io.BytesIO()
         image.save(kept, "WEBP", quality=80, method=2)
         write_whole(path, kept.getvalue(), durable=False)
+
+
+def no_picture() -> SourceError:
+    """Return the error of a picture whose file is not there."""
+    return SourceError("there is no such picture; it may have been deleted")
 
 
 class _Written(io.RawIOBase):
