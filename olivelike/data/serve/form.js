@@ -196,7 +196,7 @@ export function forgetDefaults(model) {
 }
 
 /** What a field is called on the page: the words of its label, without what it holds. */
-function labelOf(name) {
+export function labelOf(name) {
   const { labels } = $(name === "scheduler" ? "sampler" : name) ?? {};
   const words = [...(labels?.[0]?.childNodes ?? [])].filter((node) => node.nodeType === Node.TEXT_NODE);
   return words.map((node) => node.data.trim()).join("") || name;
@@ -379,9 +379,13 @@ export function markField(name, mended = () => {}) {
   }, { once: true });
 }
 
+/** What shares of the steps have to be. */
+export const twoShares = () => t`two shares of the steps, the first one smaller, such as 0.2:0.8.`;
+
 /** Why a field's bounds refuse its value, in the page's language where the browser has its own. */
 export function whyInvalid(input) {
-  const { rangeOverflow, rangeUnderflow } = input.validity;
+  const { patternMismatch, rangeOverflow, rangeUnderflow } = input.validity;
+  if (patternMismatch) return twoShares();
   if (rangeUnderflow) return t`at least ${input.min}.`;
   return rangeOverflow ? t`at most ${input.max}.` : input.validationMessage;
 }

@@ -14,7 +14,7 @@ import { startIncoming } from "./incoming.js";
 import { hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
-import { chosenLoras, fewStepsOf, isKnownLora, isMisfit, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
+import { chosenLoras, fewStepsOf, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { examples, model, modelNames, readModels, setModel, startModels, titleOf, usualSize } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
@@ -22,6 +22,7 @@ import { startPicker } from "./picker.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot, unitOf } from "./plot.js";
 import { lorasOfPrompt, recount, startPrompts } from "./prompts.js";
+import { inThePagesLanguage } from "./refusals.js";
 import { readRuns, startRuns } from "./runs.js";
 import { sampler, samplers, schedules, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
@@ -70,31 +71,21 @@ function prompts(text) {
   return $("lines").checked && lines.length ? lines : [text];
 }
 
-/** What a painter is refused most often, by its code, in the page's language; nothing for all else, which the server says itself. */
-function inThePagesLanguage({ code, status, message }) {
-  if (status === 429) return t`So many jobs wait that no more are taken; try again when one is done.`;
-  if (status === 507) return t`The server has no room left for pictures; free some space.`;
-  const other = /\bLoRA is for /.test(message) && [...chosenLoras().map(({ name }) => name), ...lorasOfPrompt()].find(isMisfit);
-  if (other) return t`The LoRA “${other}” is for another kind of model than “${titleOf(model())}”.`;
-  if (code !== "source") return null;
-  if (/upload/.test(message)) return t`The server no longer has a picture that is used here; choose it again.`;
-  const [unknown] = lorasOfPrompt().filter((name) => !isKnownLora(name));
-  return unknown ? t`There is no LoRA “${unknown}” here.` : null;
-}
-
 function fault(error) {
   // The server calls an axis by its field.
-  const axis = /^axis ([a-z_]+): /.exec(error.message);
-  if (axis) Object.assign(error, { plot: true, field: `${["x", "y", "z"].find((side) => $(`${side}-field`).value === axis[1])}-values`, message: `${FORM.axes.find(({ name }) => name === axis[1])?.label ?? axis[1]}: ${error.message.slice(axis[0].length)}` });
+  const [whole, name] = /^axis ([a-z_]+): /.exec(error.message) ?? [""];
+  if (name) Object.assign(error, { plot: true, field: `${["x", "y", "z"].find((side) => $(`${side}-field`).value === name)}-values` });
+  const label = name ? `${FORM.axes.find((one) => one.name === name)?.label ?? name}: ` : "";
+  const text = error.message.slice(whole.length);
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
   // Sampler and schedule type are one field of an order.
-  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1].replace(/^sampler$/, "scheduler");
-  const said = inThePagesLanguage(error);
-  problem($(place), said ?? Object.assign(error, { message: inWordsOfThePage(error.message) }));
+  const named = /^(?:body\.)?([a-z_]+)\b/.exec(text)?.[1].replace(/^sampler$/, "scheduler");
+  const said = inThePagesLanguage({ code: error.code, status: error.status, message: text });
+  problem($(place), said ? label + said : Object.assign(error, { message: label + inWordsOfThePage(text) }));
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
   markField(error.field ?? named, () => problem($(place), ""));
-  if (error.code === "source" && /upload|picture/.test(error.message)) forgetGone().catch(() => {});
+  if (error.code === "source" && /upload|picture/.test(text)) forgetGone().catch(() => {});
 }
 
 let halted = false;

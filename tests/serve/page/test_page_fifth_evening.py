@@ -97,3 +97,46 @@ def test_a_server_without_loras_says_where_they_would_be(visit: Callable[..., Op
     assert page.is_visible("#lora-button")
     assert "--lora-dir" in page.text_content("#lora-none")
     assert page.is_visible("#lora-none")
+
+
+@pytest.mark.parametrize(
+    ("fields", "axis", "said"),
+    [
+        ({"width": ""}, None, "Breite und Höhe angeben, oder keine von beiden."),
+        ({"hires": "8", "width": "2048", "height": "2048"}, None, "Eine Seite von 16384 Pixeln ist mehr als die 2048"),
+        ({"num_images": "100", "batch_size": "16"}, None, "1600 Bilder"),
+        ({"guidance_interval": "abc"}, None, "Guidance-Intervall: zwei Anteile der Schritte"),
+        ({"guidance_interval": "0.6:0.2"}, None, "Guidance-Intervall: zwei Anteile der Schritte"),
+        ({"prompt": "a fish " * 2500}, None, "Prompt: 67 Blöcke zu 75 Tokens; höchstens 64"),
+        ({"prompt": " AND ".join(["fish"] * 12)}, None, "12 Teile mit AND; höchstens 8"),
+        ({"prompt": "(" * 300 + "fish"}, None, "Prompt: mehr als 200 offene Klammern."),
+        ({"hires": "2", "hires_steps": "1000"}, None, "1000 Schritte sind mehr als die 500"),
+        ({}, ("steps", "0, 5"), "Schritte: 0: mindestens 1."),
+        ({}, ("steps", "9999"), "9999 Schritte sind mehr als die 500"),
+        ({}, ("size", "32x32, 33x33"), "33x33: Seiten sind bei diesem Modell Vielfache von"),
+        ({}, ("scheduler", "Nope"), "Sampler: „Nope“ gibt es hier nicht."),
+        ({}, ("scheduler", "Eular"), "Sampler: „Eular“ gibt es hier nicht, aber „Euler“."),
+        ({}, ("schedule", "Nope"), "Schedule-Typ: „Nope“ gibt es hier nicht."),
+        ({}, ("upscaler", "Nope"), "„Nope“ gibt es hier nicht."),
+        ({}, ("model", "Nope"), "„Nope“ gibt es hier nicht."),
+        ({}, ("lora", "Nope:1"), "„Nope“ gibt es hier nicht."),
+        ({}, ("strength", "0.5, 0.7"), "Denoising-Stärke braucht ein Ausgangsbild."),
+        ({}, ("mask_blur", "3, 5"), "Maskenunschärfe braucht eine Maske."),
+        ({}, ("prompt_matrix", None), "Eine Prompt-Matrix braucht Teile des Prompts"),
+    ],
+)
+def test_what_one_field_can_not_have_is_said_in_the_pages_language(
+    visit: Callable[..., Opened], fields: dict[str, str], axis: tuple[str, str | None] | None, said: str
+) -> None:
+    page = visit(may_complain=True, locale="de-DE").page
+    page.evaluate("document.querySelectorAll('#form details').forEach((fold) => (fold.open = true))")
+    for name, value in {"prompt": "a fish", "steps": "2", **fields}.items():
+        page.fill(f"#{name}", value)
+    if axis:
+        page.select_option("#x-field", axis[0])
+        if axis[1]:
+            page.fill("#x-values", axis[1])
+    page.click("#generate")
+    told = page.locator(".problem:visible", has_text=said)
+    told.wait_for()
+    assert told.get_attribute("lang") is None, "it is not read out as English"
