@@ -74,6 +74,7 @@ def _refuse(mistake: Any) -> int:
         stdout.write_error(message)
         return UsageError.exit_code
     more = install_all() if context.parent is None else None  # Commands of extras are known where those are.
+    message = message.replace(": Value error, ", ": ")  # Pydantic's, through which options are read.
     told = f"`{context.command_path} --help` says what it takes" + (f"; for more, {more}" if more else "")
     return _report(UsageError(f"{message}\n  {told}"))
 

@@ -74,10 +74,10 @@ def explain_plan(prepared: Prepared, planned: Plan, node: str | None = None) -> 
 
 
 def _with_causes(planned: PlannedNode, by_id: Mapping[str, PlannedNode]) -> Iterator[PlannedNode]:
-    yield planned
-    while planned.status == "pending" and planned.node.parent is not None:
-        planned = by_id[planned.node.parent]
-        yield planned
+    found = [planned]
+    for one in found:
+        yield one
+        found += [by_id[name] for name in one.waits_for if by_id[name] not in found]
 
 
 def _explained(planned: PlannedNode, prepared: Prepared) -> Explanation:

@@ -173,11 +173,14 @@ def split_weight(text: str) -> tuple[str, float | None]:
 def weighted_file(text: str, folder: Path) -> tuple[FileRef, float]:
     """Return the LoRA that `FILE` or `FILE:WEIGHT` on a command line names, and its weight, by default 1.
 
-    Raises `UsageError` if it names no file, or its weight is infinite.
+    Raises `UsageError` if it names no file, or its weight is infinite or no number.
     """
     file, weight = (text, None) if exists(absolute(text, folder)) else split_weight(text)
     if not file.strip():
         raise UsageError(f"--lora {text!r}: no file is named; use FILE or FILE:WEIGHT")
+    named, colon, rest = file.rpartition(":")
+    if colon and named and weight is None and absolute(named, folder).is_file() and not exists(absolute(file, folder)):
+        raise UsageError(f"--lora {text}: {rest or 'nothing'} is no weight; write a number such as 0.8")
     if weight is not None and not math.isfinite(weight):
         raise UsageError(f"--lora {text!r}: a LoRA's weight is a finite number, not {weight}")
     return file_ref(file, folder), 1.0 if weight is None else weight

@@ -86,6 +86,7 @@ def test_the_help_of_a_group_shows_whole_sentences(cli):
         (("run",), "error: Missing argument 'WORKFLOW'.\n  `olivelike run --help` says what it takes\n"),
         (("run", "x", "--onyl", "unet"), "error: No such option: --onyl"),
         (("run", "x", "--workers", "two"), "error: Invalid value for '--workers': "),
+        (("convert", "x", "--precision", "int4"), "error: Invalid value for '--precision': 'int4' is not one of"),
         (("cache", "sise"), "error: No such command 'sise'. Did you mean 'size'?\n  `olivelike cache --help`"),
     ],
 )

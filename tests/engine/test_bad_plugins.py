@@ -27,7 +27,7 @@ ENDING = ("is killed", "exits")
 """Cases that only a process of its own survives; the others are done in this one."""
 CASES = {
     "raises": ("        raise ValueError('no such luck')", r"ValueError: no such luck \(at bad\.py:10\)"),
-    "returns nothing": ("        return None", "returned NoneType, not a Model"),
+    "returns nothing": ("        return None", "returned NoneType, not olivelike's Model"),
     "changes undeclared": (
         "        from olivelike.model import Weights\n        return model.replace(weights=Weights({}))",
         "changed the weights without declaring it",

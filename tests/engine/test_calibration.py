@@ -158,7 +158,7 @@ def test_another_weight_of_a_lora_draws_again_and_the_plan_says_what_decides_it(
     planned = {node.node.id: node for node in plan(place, options)[1].nodes}
     assert planned["unet.merge_lora"].reason == "LoRA one.safetensors: weight changed from 1.0 to 0.5"
     asked = planned["pipeline.calibrate"]
-    assert (asked.status, asked.reason) == ("pending", "decided when unet.fuse has run")
+    assert (asked.status, asked.reason) == ("pending", "decided when unet.merge_lora has run")
     rounded.run(*weighing(0.5), output=tmp_path / "out")
     assert drawing(rounded).reason == "the unet.weights changed"
     assert drawing(rounded).outputs["calibration.unet"] != first

@@ -86,6 +86,16 @@ def test_another_lora_only_merges_and_materialises(project: Project) -> None:
     assert result.status == "ok"
 
 
+def test_the_plan_of_another_lora_waits_for_nothing_that_the_merge_leaves_as_it_was(project: Project) -> None:
+    other = Options(overrides=("loras=[loras/two.safetensors]",))
+    planned = {one.node.id: one for one in plan(project.workflow, other)[1].nodes if one.status != "hit"}
+    assert planned.keys() == {f"{name}.{step}" for name in BOTH for step in ("merge_lora", "materialize")}
+    waiting = planned["unet.materialize"]
+    assert (waiting.status, waiting.reason) == ("pending", "decided when unet.merge_lora has run")
+    told = [one.planned.node.id for one in explain(project.workflow, other, "text_encoder.materialize")]
+    assert told == ["text_encoder.materialize", "text_encoder.merge_lora"]
+
+
 def test_what_changed_of_a_lora_is_named_in_a_copy_of_the_workflow_too(project: Project) -> None:
     lighter = Options(overrides=("loras=[loras/one.safetensors:0.6]",))
     copy = project.workflow.with_name("copy.yaml")

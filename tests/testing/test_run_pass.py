@@ -164,7 +164,8 @@ INVALID = Graph(onnx.parser.parse_model(TEXT.replace("Relu(x)", "Relu(z)")).Seri
 @pytest.mark.parametrize(
     ("odd", "message"),
     [
-        (returning(lambda model: None), "pass odd returned NoneType, not a Model"),
+        (returning(lambda model: None), "pass odd returned NoneType, not olivelike's Model"),
+        (returning(lambda model: model.graph.to_ir()), r"returned onnx_ir\S*\.Model, not olivelike's Model; return"),
         (returning(lambda model: model.replace(component="vae")), "renamed component 'unet' to 'vae'"),
         (returning(lambda model: model.replace(graph=OTHER)), "changed the graph without declaring it"),
         (returning(lambda model: model.replace(graph=None)), "changed the graph without declaring it"),

@@ -10,7 +10,7 @@ from olivelike.data import demo_edges, demo_few_steps_lora, demo_transformer
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.workflow import FileRef, Lora, Source, load_workflow
 from olivelike.workflow.long_form import parse_lora, split_weight, text_source
-from olivelike.workflow.places import file_ref
+from olivelike.workflow.places import file_ref, weighted_file
 
 
 @pytest.fixture
@@ -49,6 +49,13 @@ def test_a_lora_is_a_file_a_file_with_its_weight_or_a_map(load, tmp_path):
 )
 def test_a_weight_is_a_number_behind_the_last_colon(text, parts):
     assert split_weight(text) == parts
+
+
+@pytest.mark.parametrize(("written", "weight"), [("0,8", "0,8"), ("x", "x"), ("", "nothing")])
+def test_what_stands_behind_a_file_and_is_no_number_is_named(tmp_path, written, weight):
+    (tmp_path / "style.safetensors").touch()
+    with pytest.raises(UsageError, match=f"--lora style.safetensors:{written}: {weight} is no weight; write a number"):
+        weighted_file(f"style.safetensors:{written}", tmp_path)
 
 
 def test_a_file_whose_name_ends_like_a_weight_is_found(tmp_path):

@@ -34,6 +34,8 @@ class Upstream:
     """Last results of the nodes before it: facets, the `adaptation` of a checkpoint, the table of `assets`."""
     original: Mapping[str, str] | None = None
     """Digests before any pass changed the network; `None` while none has."""
+    awaited: Mapping[str, str] = field(default_factory=dict)
+    """Node that has yet to run, by the name of what it makes; what `made` has of that name is older."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,9 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
     that the pass does not write, has an invalid graph, or weights that do not fit the network.
     """
     if not isinstance(after, Model):
-        raise PassError(f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)")
+        kind = type(after)
+        found = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        raise PassError(f"pass {name} returned {found}, not olivelike's Model; return model.replace(...)")
     if after.component != before.component:
         raise PassError(f"pass {name} renamed component {before.component!r} to {after.component!r}")
     for facet, cls in FACETS.items():

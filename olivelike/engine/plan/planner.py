@@ -13,7 +13,7 @@ from olivelike.engine.plan.resolver import Resolution, Resolver
 from olivelike.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from olivelike._untrusted import Json
     from olivelike.engine.execute.sharing import Unshared
@@ -38,6 +38,8 @@ class PlannedNode:
     """Estimated bytes that the node writes if it runs."""
     memory_bytes: int
     """Estimated peak memory of the node if it runs."""
+    waits_for: tuple[str, ...] = ()
+    """Nodes that have to run before it is known whether this one does."""
 
     def to_json(self) -> Json:
         """Return the node as JSON values."""
@@ -91,7 +93,6 @@ def make_plan(
         sharing: Asked for what is not stored here.
     """
     planned = []
-    unknown: set[str] = set()
     for node in nodes:
         try:
             resolution = resolver.resolve(node)
@@ -100,18 +101,18 @@ def make_plan(
         if (known := resolution.action or resolution.shelved) is not None:
             resolver.record_outputs(node, known.outputs)
         else:
-            unknown.add(node.id)
-        status, reason = explain_status(node, resolution, history, unknown)
+            resolver.foresee(node)
+        waits_for = resolver.waits_for(node)
+        status, reason = explain_status(node, resolution, history, waits_for)
         if status == "miss" and node.name == ASSETS:
             check_tokenizers(source)
         if status == "miss" and node.output is None and resolution.key is not None:
             found = sharing.look(resolver.question(node, resolution.key))
             if found.action is not None:
                 resolver.record_outputs(node, found.action.outputs)
-                unknown.discard(node.id)
                 status, reason = "hit", found.reason
-        cost = estimate(node, nodes, source)
-        planned.append(PlannedNode(node, status, reason, resolution.key, cost.write_bytes, cost.memory_bytes))
+        key, cost = resolution.key, estimate(node, nodes, source)
+        planned.append(PlannedNode(node, status, reason, key, cost.write_bytes, cost.memory_bytes, waits_for))
     return Plan(tuple(planned), tuple(sharing.problems()))
 
 
@@ -133,16 +134,16 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
 
 
 def explain_status(
-    node: Node, resolution: Resolution, history: Earlier, unknown: Collection[str] = ()
+    node: Node, resolution: Resolution, history: Earlier, waits_for: Sequence[str] = ()
 ) -> tuple[Status, str]:
-    """Return a node's status, and why it has it, in words; the results of `unknown` are not there yet."""
+    """Return a node's status, and why it has it, in words; the nodes of `waits_for` have yet to run."""
     if resolution.done:
         return "hit", "the output folder is up to date" if node.output is not None else "stored"
     if resolution.problem is not None:
         return "uncached", resolution.problem
     if resolution.key is None:
-        waits = [name for name in dict.fromkeys((node.parent, *node.joins)) if name is not None and name in unknown]
-        return "pending", f"decided when {' and '.join(waits) or 'others'} {'has' if len(waits) == 1 else 'have'} run"
+        names, has = " and ".join(waits_for) or "others", "has" if len(waits_for) == 1 else "have"
+        return "pending", f"decided when {names} {has} run"
     if resolution.shelved is not None:
         return "shelf", "; ".join(filter(None, ("the shelf has it", resolution.damage)))
     if resolution.damage:

@@ -69,9 +69,10 @@ class Resolver:
 
         What its parent made must be recorded for the key to be known.
         """
-        facets = self.facets(node)
-        if facets is None:
+        if self.waits_for(node):
             return Resolution(None)
+        facets = self.facets(node)
+        assert facets is not None
         key = kind_of(node).key(node, facets, self.inputs)
         if isinstance(key, str):
             return Resolution(None, problem=key)
@@ -131,7 +132,29 @@ class Resolver:
         original = before.original
         if original is None and node.step is not None and changes_network(node.step.instance):
             original = before.made
-        self._behind[node.id] = Upstream({**before.made, **outputs}, original)
+        awaited = {name: end for name, end in before.awaited.items() if name not in outputs}
+        self._behind[node.id] = Upstream({**before.made, **outputs}, original, awaited)
+
+    def foresee(self, node: Node) -> None:
+        """Note that a node has yet to run; of a step that is what it writes, since all else stays as it was."""
+        before = self._behind.get(node.parent)
+        if before is not None and node.step is not None:
+            self.record_outputs(node, {})
+            awaited = {**before.awaited, **dict.fromkeys(node.step.instance.writes, node.id)}
+            self._behind[node.id] = replace(self._behind[node.id], awaited=awaited)
+
+    def waits_for(self, node: Node) -> tuple[str, ...]:
+        """Return the nodes that have yet to run before the node's key is known."""
+        reads = {*kind_of(node).reads(node)}
+        found: list[str] = []
+        for end in (node.parent, *node.joins):
+            before = self._behind.get(end)
+            if before is None:
+                found += [end] if end is not None else []
+                continue
+            whole = end in node.joins or "original" in reads
+            found += [waited for name, waited in before.awaited.items() if whole or name in reads]
+        return tuple(dict.fromkeys(found))
 
     def facets(self, node: Node) -> dict[str, str] | None:
         """Return the digests of what a node reads, by name; `None` while what its parent made is unknown."""

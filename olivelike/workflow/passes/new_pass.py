@@ -128,14 +128,18 @@ def new_pass(name: str, folder: str | Path, writes: Facet = "graph") -> tuple[Pa
         The two files.
 
     Raises:
-        UsageError: for a name that no pass can have, or if one of the files exists.
+        UsageError: for a name that no pass can have, or that a built-in one has, or if one of the files exists.
     """
+    from olivelike.workflow.passes.registry import Registry
+
     folder = Path(folder)
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or is_device(name):
         raise UsageError(
             f"{name!r} can't be the name of a pass; use lower-case words joined by `_`, each beginning "
             "with a letter, such as prune_heads"
         )
+    if name in Registry.built_in().names():
+        raise UsageError(f"{name!r} is the name of a built-in pass; choose another")
     files = folder / f"{name}.py", folder / f"test_{name}.py"
     for file in files:
         if file.exists():

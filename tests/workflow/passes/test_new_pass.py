@@ -30,6 +30,12 @@ def test_a_name_that_no_pass_can_have_is_refused(tmp_path, name):
         new_pass(name, tmp_path)
 
 
+def test_the_name_of_a_built_in_pass_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="'fuse' is the name of a built-in pass; choose another"):
+        new_pass("fuse", tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_existing_files_are_left_alone(tmp_path):
     (tmp_path / "test_prune.py").write_text("mine")
     with pytest.raises(UsageError, match="exists already"):
