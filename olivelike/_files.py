@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -41,6 +41,26 @@ def identity_at(path: str | Path) -> tuple[int, ...] | None:
         return file_identity(os.stat(path))  # noqa: PTH116  (a server asks often: it takes a third of the time)
     except (OSError, ValueError):
         return None
+
+
+def files_below(folder: str | Path, suffixes: Collection[str], inside: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the files below a folder that have one of some suffixes, written in lower case, and their paths in it.
+
+    These have slashes and no suffix. The order is that of `sorted(folder.rglob("*"))`, which takes ten times as long:
+    a server asks for each picture. Folders that are links are not gone through, and such as can't be read are empty.
+
+    Args:
+        inside: what stands before each path.
+    """
+    with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError):
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: os.path.normcase(entry.name))
+        for entry in found:
+            name, suffix = os.path.splitext(entry.name)  # noqa: PTH122  (a third of the time)
+            if entry.is_dir(follow_symlinks=False):
+                yield from files_below(entry.path, suffixes, f"{inside}{entry.name}/")
+            elif suffix.lower() in suffixes and not entry.is_dir():
+                yield entry.path, inside + name
 
 
 class FileSystem:

@@ -195,15 +195,14 @@ def _unbounded(name: str) -> float:
     return -math.inf if name == "-Infinity" else _no_constant(name)
 
 
+_NESTED: Final = (dict, list)
+
+
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(DEEPEST_JSON):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+        inside = (outer.values() if isinstance(outer, dict) else outer for outer in level if isinstance(outer, _NESTED))
+        level = [inner for values in inside for inner in values if isinstance(inner, _NESTED)]
         if not level:
             return
     raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")

@@ -15,14 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from olivelike._files import identity_at
+from olivelike._files import files_below, identity_at
 from olivelike._text import did_you_mean
 from olivelike._untrusted import Json, has_utf8, read_json
-from olivelike.engine.output.folder_info import told_target
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.model.components import INDEX_FILE
-from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
@@ -151,9 +149,9 @@ class Catalogue:
         folders = dict.fromkeys(one for place in places for one in lora_folders(self._settings.lora_dirs, place))
         found: dict[str, Path] = {}
         for folder in folders:
-            for path in sorted(folder.rglob("*")):
-                if path.suffix.lower() in SUFFIXES and path.is_file() and has_utf8(str(path.relative_to(folder))):
-                    found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+            for path, place in files_below(folder, SUFFIXES):
+                if has_utf8(place) and os.path.isfile(path):  # noqa: PTH113  (there may be thousands)
+                    found.setdefault(place, Path(path))
         return found
 
     def loras(self) -> list[LoraView]:
@@ -232,7 +230,6 @@ def _named(folders: tuple[str, ...], listed: tuple[str, ...]) -> tuple[tuple[str
 
 def _model(name: str, opened: PipelineFolder) -> ModelView:
     sha256 = opened.recorded.sha256
-    made_for, size = _made(opened.path, identity_at(opened.path / RECORD_FILE))
     short = sha256[:HASH_DIGITS]
     guides: dict[str, Any] = dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True))
     return ModelView(
@@ -253,19 +250,12 @@ def _model(name: str, opened: PipelineFolder) -> ModelView:
         most_references=opened.family.most_references if opened.has("vae_encoder") else 0,
         has_safety_checker=opened.has("safety_checker"),
         **guides,
-        made_for=made_for,
-        size=size,
+        made_for=opened.recorded.made_for,
+        size=opened.recorded.size,
         examples=opened.examples,
         loaded=False,
         state="ready",
     )
-
-
-@lru_cache(maxsize=256)
-def _made(folder: Path, _changed: object) -> tuple[str, int]:
-    """Return what a folder is made for, in words, and the bytes of its files; nothing if nobody wrote that down."""
-    record = OutputRecord.read(folder)
-    return ("", 0) if record is None else (told_target(record), sum(one.size for one in record.files.values()))
 
 
 @lru_cache(maxsize=4096)

@@ -281,9 +281,10 @@ class Service:
         self.catalogue.folder(name)
         self._current = name
 
-    def models(self) -> list[ModelView]:
-        """Return the folders that are served."""
-        return self.catalogue.models(self.catalogue.names_of(self.dispatcher.open_folders))
+    async def models(self) -> list[ModelView]:
+        """Return the folders that are served; the first time, their records are read, which takes milliseconds each."""
+        loaded = self.catalogue.names_of(self.dispatcher.open_folders)
+        return await asyncio.to_thread(self.catalogue.models, loaded)
 
     def loras(self) -> list[LoraView]:
         """Return the LoRAs that prompts may name; the first time, their headers are read."""

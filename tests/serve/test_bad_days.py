@@ -47,7 +47,7 @@ def rough(base_settings, little, tmp_path_factory):
 
 
 def loaded(server):
-    return [model.name for model in server.service.models() if model.loaded]
+    return server.service.catalogue.names_of(server.service.dispatcher.open_folders)
 
 
 def kill_painter(server):

@@ -117,8 +117,8 @@ def test_a_model_that_is_opened_for_a_job_is_told_first_and_loaded_while_it_draw
     publish = service.feed.publish
 
     def publish_and_look(event):
-        (model,) = service.models()
-        told.append((event["type"], service.job(event["job"]).opening, model.loaded))
+        is_loaded = bool(service.catalogue.names_of(service.dispatcher.open_folders))
+        told.append((event["type"], service.job(event["job"]).opening, is_loaded))
         publish(event)
 
     monkeypatch.setattr(service.feed, "publish", publish_and_look)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from olivelike._extras import commands, load, place_of
 from olivelike._text import listed, moment, quoted
-from olivelike._untrusted import Json, JsonView, one_line, read_settings
+from olivelike._untrusted import Json, JsonView, read_settings
 from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
-from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, QUANTISING_PASSES, WEIGHT_FILE_SUFFIXES
+from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.origin import LoraRecord, Origin
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
@@ -85,7 +85,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     facts: Json = {
         "workflow": record.workflow,
         "made of": _origin(record.source),
-        "target": told_target(record),
+        "target": record.made_for,
         "layout": record.layout,
     }
     few_steps = [one.few_steps for one in (record.source, *(lora.origin for lora in record.loras)) if one.few_steps]
@@ -127,20 +127,6 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         tuple(_damages(path, record)),
         _next(path, record.layout) if complete else None,
     )
-
-
-def told_target(record: OutputRecord) -> str:
-    """Return what a folder is made for, with the networks of fewer bits: `cpu in fp32, w8 in unet`."""
-    brought = f" ({one_line(record.target.plugin)})" if record.target.plugin else ""
-    return ", ".join([f"{record.target.name}{brought} in {record.target.precision}", *_rounded(record)])
-
-
-def _rounded(record: OutputRecord) -> Iterator[str]:
-    """Yield each precision of fewer bits with the networks that have it."""
-    for precision, name in QUANTISING_PASSES.items():
-        having = [part for part, one in record.components.items() if any(step.name == name for step in one.passes)]
-        if having:
-            yield f"{precision} in {' and '.join(having)}"
 
 
 def _next(path: Path, layout: str) -> str | None:

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._files import file_identity, identity_at
+from olivelike._files import file_identity, files_below, identity_at
 from olivelike._text import count, did_you_mean
 from olivelike._untrusted import open_file
 from olivelike.digest import digest_file
@@ -28,7 +28,7 @@ from olivelike.families import DENOISERS, TEXT_ENCODERS
 from olivelike.model.client_layouts import is_package
 from olivelike.model.components import PIPELINE
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
-from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
 
 if TYPE_CHECKING:
     from olivelike.engine.output.expressions import Evaluator, Expression
@@ -284,6 +284,8 @@ class LiveLoras:
         self._opened: dict[Path, tuple[object, LoraFile, FileHashes, str]] = {}
         """By path: sizes and times of change of the file and its settings, what was read then, and its `content`."""
         self._factors: LiveFactors | None = None
+        self._record: tuple[object, OutputRecord] | None = None
+        """The record of the folder that was asked for last, with the folder and the file's identity."""
 
     def named(self, text: str) -> LiveLora:
         """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
@@ -317,7 +319,10 @@ class LiveLoras:
         """Check by their headers that LoRAs fit what a folder holds. Raises `SourceError` if one does not."""
         from olivelike.engine.output.fitting_loras import check_lora
 
-        record = OutputRecord.require(folder)
+        stamp = folder, identity_at(folder / RECORD_FILE)
+        if self._record is None or self._record[0] != stamp:
+            self._record = stamp, OutputRecord.require(folder)
+        record = self._record[1]
         for lora in loras:
             file, *_ = self._read(lora.path)
             check_lora(file, set(file.components), folder, record)
@@ -410,16 +415,16 @@ class LiveLoras:
         # Files are listed and compared, so that no name leads out of the folders.
         known: set[str] = set()
         for folder in self._folders:
-            listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
-            known |= {path.stem for path in listed}
-            places = {path: path.relative_to(folder).with_suffix("").as_posix() for path in listed}
-            found = [path for path in listed if places[path] == name]
-            found = found or [path for path in listed if path.stem == name]
+            listed = list(files_below(folder, SUFFIXES))
+            stems = [place.rpartition("/")[2] for _, place in listed]
+            known.update(stems)
+            found = [one for one in listed if one[1] == name]
+            found = found or [one for one, stem in zip(listed, stems, strict=True) if stem == name]
             if len(found) > 1:
-                both = " and ".join(places[path] for path in found[:2])
+                both = " and ".join(place for _, place in found[:2])
                 raise UsageError(f"{written}: {both} both have the name; write one of these")
             if found:
-                return found[0]
+                return Path(found[0][0])
         # Whoever names one to a server may not be told of its folders.
         near = did_you_mean(name.rpartition("/")[2], sorted(known), "LoRAs") if known else "there is none at all"
         raise SourceError(f"{written}: there is no LoRA of that name; {near}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import read_json
+from olivelike._untrusted import one_line, read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.components import DERIVED_FILES, PIPELINE, PIPELINE_FILE
+from olivelike.model.components import DERIVED_FILES, PIPELINE, PIPELINE_FILE, QUANTISING_PASSES
 from olivelike.model.records.origin import (
     EmbeddingRecord,
     LoraRecord,
@@ -177,6 +177,24 @@ class OutputRecord:
     def origins(self) -> tuple[tuple[str, Origin], ...]:
         """Origins of all that went into it, each with what it is in it: `source`, `vae`, `LoRA` and so on."""
         return all_origins(self.source, (one.origin for one in self.loras), (one.origin for one in self.embeddings))
+
+    @property
+    def made_for(self) -> str:
+        """What it is made for, with the networks of fewer bits: `cpu in fp32, w8 in unet`."""
+        brought = f" ({one_line(self.target.plugin)})" if self.target.plugin else ""
+        return ", ".join([f"{self.target.name}{brought} in {self.target.precision}", *self._rounded()])
+
+    def _rounded(self) -> Iterator[str]:
+        """Yield each precision of fewer bits with the networks that have it."""
+        for precision, name in QUANTISING_PASSES.items():
+            having = [part for part, one in self.components.items() if any(step.name == name for step in one.passes)]
+            if having:
+                yield f"{precision} in {' and '.join(having)}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(one.size for one in self.files.values())
 
     def model_file(self, component: str) -> str:
         """Return the path of a component's model file, relative to the folder.

@@ -321,6 +321,8 @@ class _Planner:
     once_checked: Callable[[ResolvedRequest], object] = lambda _: None
     notes: dict[str, None] = field(default_factory=dict)
     """Lines that say which fields were set to be fast; a line comes once."""
+    opened: dict[tuple[LoraTag, ...], list[Lora]] = field(default_factory=dict)
+    """LoRAs that were opened, by the tags that name them."""
 
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:
@@ -366,11 +368,13 @@ class _Planner:
         numbers = range(planned, planned + len(pictures))
         return Job(self.folder.path, resolved, written, loras, record, numbers, self.lora_files)
 
-    def _tagged(self, tags: Sequence[LoraTag]) -> list[Lora]:
+    def _tagged(self, tags: tuple[LoraTag, ...]) -> list[Lora]:
         if tags and self.lora_files is None:
             raise UsageError(f"{tags[0].written}: nothing opens LoRAs here; give `lora_files`")
         opened = self.lora_files
-        return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
+        if opened is not None and tags not in self.opened:  # Their folders are looked through for each.
+            self.opened[tags] = [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags]
+        return self.opened.get(tags, [])
 
     def _pictures(self, number: int, line: PromptLine, request: Request, *, once: bool = False) -> Iterator[_Picture]:
         for more in range(1 if once else request.num_images):

@@ -92,6 +92,10 @@ class RecordedFacts:
     """Component of a network that control pictures name → what people call it."""
     source_name: str = ""
     """What it was made from is called."""
+    made_for: str = ""
+    """Target and precisions, in words."""
+    size: int = 0
+    """Bytes of its files."""
 
 
 def recorded_facts(folder: Path) -> RecordedFacts:
@@ -102,7 +106,7 @@ def recorded_facts(folder: Path) -> RecordedFacts:
     return _read_facts(folder, identity_at(f"{folder}/{RECORD_FILE}"))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFacts:
     """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
     record = OutputRecord.read(folder)
@@ -128,6 +132,8 @@ def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFact
         adapter.stem if adapter is not None else None,
         record.source.leading_names,
         record.source.name,
+        record.made_for,
+        record.size,
     )
 
 
@@ -376,7 +382,7 @@ def open_folder(path: Path) -> PipelineFolder:
     return _open_folder(path, tuple(identity_at(f"{path}/{name}") for name in files))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     if (wrong := _not_a_pipeline(path)) is not None:
         raise SourceError(wrong)

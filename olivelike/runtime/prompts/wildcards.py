@@ -8,6 +8,7 @@ Choices are made before a text encoder sees a prompt, so that they are those of 
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from olivelike._files import files_below
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
@@ -44,22 +46,20 @@ class Wildcards:
     def __init__(self, folders: Sequence[Path], *, named: bool = False) -> None:
         self._folders = folders
         self._named = named
-        self._lines: dict[Path, list[str]] = {}
+        self._lines: dict[str, list[str]] = {}
         self._weighed: dict[str, _Weighed] = {}
 
     @cached_property
-    def files(self) -> dict[str, Path]:
-        """The files by name: their path below the folder, without suffix."""
-        found: dict[str, Path] = {}
+    def files(self) -> dict[str, str]:
+        """The files' paths by name: their path below the folder, without suffix."""
+        found: dict[str, str] = {}
         for folder in self._folders:
             if self._named and not folder.is_dir():
                 raise SourceError(f"--wildcard-dir {folder}: no such folder")
-            for path in sorted(folder.rglob(f"*{_SUFFIX}")):
-                inside = path.relative_to(folder)
+            for path, inside in files_below(folder, (_SUFFIX,)):
                 # A link in a pack of a stranger could name any file, whose lines would stand in pictures.
-                if any((folder / part).is_symlink() for part in (inside, *inside.parents[:-1])):
-                    continue
-                found.setdefault(inside.with_suffix("").as_posix(), path)
+                if path.endswith(_SUFFIX) and not os.path.islink(path):  # noqa: PTH114  (there may be thousands)
+                    found.setdefault(inside, path)
         return found
 
     def choices(self, name: str) -> list[str]:
@@ -81,9 +81,9 @@ class Wildcards:
             self._weighed[name] = _Weighed.of(self.choices(name))
         return self._weighed[name]
 
-    def _lines_of(self, path: Path) -> list[str]:
+    def _lines_of(self, path: str) -> list[str]:
         if path not in self._lines:
-            self._lines[path] = _lines(path)
+            self._lines[path] = _lines(Path(path))
         return self._lines[path]
 
     def resolve(self, prompt: str, seed: int) -> str:

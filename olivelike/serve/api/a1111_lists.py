@@ -72,7 +72,7 @@ async def sd_models(request: Request) -> list[Json]:
             "title": one.title, "model_name": one.name, "hash": one.hash, "sha256": one.sha256, "filename": one.name,
             "config": None,
         }
-        for one in service_of(request).models()
+        for one in await service_of(request).models()
         if one.state == "ready"
     ]  # fmt: skip
 

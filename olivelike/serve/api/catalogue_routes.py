@@ -42,7 +42,7 @@ class PromptQuestion(BaseModel):
 @router.get("/api/models")
 async def models(service: TheService) -> Response:
     """Return the folders that are served."""
-    return JSONResponse([one.model_dump(mode="json") for one in service.models()])
+    return JSONResponse([one.model_dump(mode="json") for one in await service.models()])
 
 
 @router.post("/api/models/unload", status_code=204)
@@ -113,7 +113,7 @@ async def options(service: TheService, model: Model = None) -> Response:
 def _view(service: TheService, model: str | None) -> ModelView:
     """Return a folder, by default the current one. Raises `SourceError` if it is not served."""
     name = model or service.current_model
-    view = next((one for one in service.models() if one.name == name), None)
+    view = service.catalogue.model(name or "")
     if view is None:
         raise SourceError(f"no model {name!r} is served")
     return view

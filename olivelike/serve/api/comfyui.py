@@ -378,7 +378,7 @@ async def model_info(
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> Json:
     """Return what each folder is; all are checkpoints to programs."""
-    models = service_of(request).models() if kind == "checkpoints" else []
+    models = await service_of(request).models() if kind == "checkpoints" else []
     shown: Json = {
         one.name: {
             "base_model": _FAMILIES.get(one.family, "unknown"), "is_inpaint": one.inpaints,

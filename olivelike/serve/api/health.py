@@ -34,7 +34,7 @@ async def readyz(service: TheService) -> Response:
     """Say whether a picture could be drawn now."""
     if not service.painter.is_ready:
         return JSONResponse({"status": "starting", "why": "the process that draws is not ready"}, 503)
-    if not any(model.state == "ready" for model in service.models()):
+    if not any(model.state == "ready" for model in await service.models()):
         return JSONResponse({"status": "no model", "why": "no folder that is served can be read"}, 503)
     return JSONResponse({"status": "ready"})
 

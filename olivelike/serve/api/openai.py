@@ -137,7 +137,7 @@ _SLIPS: Final = {
 @openai_router.get("/models")
 async def models(request: Request) -> Json:
     """List the folders that are served."""
-    return {"object": "list", "data": [_model(model) for model in service_of(request).models()]}
+    return {"object": "list", "data": [_model(model) for model in await service_of(request).models()]}
 
 
 @openai_router.get("/models/{name}")

@@ -15,8 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, TEXT_ENCODERS
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _KOHYA = ("lora_", "lycoris_")
 NATIVE_PREFIX = "base_model.model."
+_NAMES: Final = 1 << 13
+"""Names whose meaning is kept: LoRAs of a family have the same ones, some 2,000 for SDXL."""
 
 _ADAPTER = r"(?:\.(?P<adapter>(?!weight$|bias$)[^.]+))?"
 _PATTERNS = tuple(
@@ -61,6 +64,7 @@ class LoraKey:
     adapter: str | None
 
 
+@lru_cache(maxsize=_NAMES)
 def parse_key(stored: str) -> LoraKey | None:
     """Take a stored name apart; `None` if it is no part of a LoRA."""
     for pattern, spelling in _PATTERNS:
@@ -146,6 +150,7 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
             )
 
 
+@lru_cache(maxsize=_NAMES)
 def _other_network(name: str) -> str | None:
     """Return the title of the network that a name is of; `None` if it can be one of a family here."""
     flat, layer = flat_name(name), parse_layer(name)

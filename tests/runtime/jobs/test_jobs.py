@@ -71,6 +71,16 @@ def test_choices_and_loras_are_read_without_emphasis(little, lora):
     assert with_emphasis == r"(red:1.2) \{a|b\} \(c\) BREAK"
 
 
+def test_loras_of_a_plan_are_looked_for_once(little, lora, monkeypatch):
+    files, looked_for = LiveLoras([lora.parent]), []
+    find = files._find
+    monkeypatch.setattr(files, "_find", lambda written, name: looked_for.append(written) or find(written, name))
+    lines = [PromptLine("a <lora:style:0.5>"), PromptLine("b <lora:style:0.25>"), PromptLine("c <lora:style:0.5>")]
+    jobs = plan_jobs(little, lines, {**FEW, "num_images": 3}, lora_files=files).jobs
+    assert [[one.unet_weight for one in job.loras] for job in jobs] == [[0.5], [0.25], [0.5]]
+    assert looked_for == ["<lora:style:0.5>", "<lora:style:0.25>"]
+
+
 def test_a_script_draws_what_the_pipeline_gives_and_makes_it_again(little, tmp_path):
     plan = plan_jobs(little, read_prompts(["a red circle"]), {**FEW, "num_images": 2})
     paths = draw(plan, PictureWriter(tmp_path / "pictures"))
