@@ -77,7 +77,9 @@ def measure(folder: Path, scratch: Path, counts: Sequence[int], turns: int) -> N
     listed = Catalogue(ServeSettings(folders=(model,), lora_dirs=lora_dirs, wildcard_dirs=wildcard_dirs))
     timed(f"list of {loras} LoRAs", listed.loras, turns)
     timed(f"list of {wildcards} wildcards", listed.wildcards, turns)
-    files = Files(models={"model": model}, loras=lora_dirs, wildcards=wildcard_dirs, uploads=scratch, allow_pickle=False)
+    files = Files(
+        models={"model": model}, loras=lora_dirs, wildcards=wildcard_dirs, uploads=scratch, allow_pickle=False
+    )
     number = itertools.count()
     own = make_lora(scratch / "loras" / "own.safetensors", "kohya", base="olivelike/data/demo", rank=1)
     for name, prompt in (
