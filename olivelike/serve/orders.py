@@ -106,7 +106,9 @@ class Order(_Value, Choices, frozen=True):
     """Name of a served network that enlarges: with `hires` between the two passes, else the finished pictures."""
     init_image: UploadId | None = None
     init_images: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=10_000)] = ()
-    """Pictures to start from, one after the other; all else, seeds too, is the same for each."""
+    """Pictures to start from, one after the other; all else is the same for each."""
+    different_seeds: bool = False
+    """Whether each of several initial pictures has the seeds behind those of the one before, not the same ones."""
     mask: UploadId | None = None
     """White is painted."""
     controls: Annotated[tuple[_Control, ...], FailFast(), Field(max_length=MOST_CONTROLS)] = ()

@@ -183,6 +183,28 @@ def test_what_is_masked_begins_as_inpainting_fill_says_and_the_text_tells_it(api
     assert texts == ["fill", "", "latent noise", "latent nothing"]
 
 
+def test_several_initial_pictures_are_a_batch_whose_seeds_count_up_in_each_round(api, service):
+    images = [picture(), picture("red", (64, 32))]
+    fields = {**FAST, "denoising_strength": 0.6}
+    before = service.jobs(limit=1)[0].id
+    both = api.img2img(images=images, batch_size=4, n_iter=2, **fields)
+    assert service.jobs(limit=2)[1].id == before, "it is one job"
+    assert both.info["all_seeds"] == [7, 8, 9, 10]
+    assert (both.info["batch_size"], len(both.info["infotexts"])) == (2, 4)
+    for number, image in enumerate(both.images):
+        alone = api.img2img(images=[images[number % 2]], **{**fields, "seed": 7 + number})
+        assert image.tobytes() == alone.image.tobytes()
+    varied = api.img2img(images=images, batch_size=2, n_iter=2, subseed=3, subseed_strength=0.4, **fields)
+    assert (varied.info["all_seeds"], varied.info["all_subseeds"]) == ([7] * 4, [3, 4, 5, 6])
+
+
+def test_a_batch_is_masked_where_the_mask_is_of_all(api):
+    fields = {"mask_image": half_mask(), "mask_blur": 0, "inpainting_fill": 1, "denoising_strength": 1.0, **FAST}
+    both = api.img2img(images=[picture(), picture("red")], batch_size=2, inpaint_full_res=True, **fields)
+    assert near(both.images[0], (28, 16), (0, 128, 128))
+    assert near(both.images[1], (28, 16), (255, 0, 0))
+
+
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_a_picture_of_another_shape_is_stretched_cropped_or_continued(api, mode):
     wide = picture("red", (64, 16))
@@ -406,7 +428,18 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("img2img", {"init_images": ["no base64!"]}, 422, "init_images"),
         ("img2img", {"init_images": ["http://127.0.0.1/a.png"]}, 422, "not fetched"),
         ("img2img", {"init_images": ["/etc/passwd"]}, 422, "init_images"),
-        ("img2img", {"init_images": [encoded(picture())] * 2}, 422, "one picture"),
+        ("img2img", {"init_images": [encoded(picture())] * 3, "batch_size": 2}, 422, "3 pictures are a batch"),
+        ("img2img", {"init_images": [encoded(picture()), "no base64!"], "batch_size": 2}, 422, "init_images"),
+        (
+            "img2img",
+            {
+                "init_images": [encoded(picture()), encoded(picture(size=(64, 32)))],
+                "batch_size": 2,
+                "mask": encoded(half_mask()),
+            },
+            422,
+            "of one size",
+        ),
         ("img2img", {"init_images": [encoded(picture())], "resize_mode": 3}, 422, "latents"),
         ("img2img", {"init_images": [encoded(picture())], "denoising_strength": -0.1}, 422, "denoising_strength"),
         ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "ADetailer"),

@@ -108,6 +108,14 @@ def test_a_prompt_matrix_of_one_part_or_of_thousands_is_refused(prompt, said):
         count_cells(Order(prompt=prompt, prompt_matrix=PromptMatrix()))
 
 
+def test_seeds_of_several_initial_pictures_are_the_same_or_count_on():
+    many = {"prompt": "a", "init_images": ["0" * 64, "1" * 64], "num_images": 3, "seed": 5}
+    assert [cell.order.seed for cell in cells(Order(**many))] == [5, 5]
+    assert [cell.order.seed for cell in cells(Order(**many, different_seeds=True))] == [5, 8]
+    varied = Order(**many, different_seeds=True, variation_seed=2, variation_strength=0.5)
+    assert [(cell.order.seed, cell.order.variation_seed) for cell in cells(varied)] == [(5, 2), (5, 5)]
+
+
 def test_ways_to_many_pictures_are_not_mixed():
     matrix, many = {"prompt_matrix": {}}, {"init_images": ["0" * 64]}
     for mixed in (

@@ -8,7 +8,8 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeGuard, TypeVar
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -46,6 +47,9 @@ from olivelike.serve.service import Service
 from olivelike.serve.upscalers import named_upscaler
 from olivelike.serve.upscales import Upscale
 from olivelike.serve.views import JobView, ModelView, PictureView
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Form = TypeVar("Form", bound=Drawing)
 
@@ -105,20 +109,24 @@ async def txt2img(request: Request, asked: TextToImage) -> Response:
 
 @a1111_router.post("/img2img")
 async def img2img(request: Request, asked: ImageToImage) -> Response:
-    """Draw pictures that start from one, all of it or where a mask is white."""
+    """Draw pictures that start from one, or each from one of a batch, all of it or where a mask is white."""
     service = service_of(request)
     asked, model, warnings = await _settled(request, asked)
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
     service.check_limits(_order(request, asked, model, strength=strength))
-    image, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
+    images, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
     client = client_of(request)
+    sent = [(await service.upload(image, client)).id for image in images]
+    starts: Json = {"init_image": sent[0]}
+    if asked.many:
+        asked = asked.model_copy(update={"batch_size": len(sent)})
+        starts = {"init_images": sent * asked.n_iter, "different_seeds": True, "num_images": 1, "batch_size": 1}
     order = _order(
         request, asked, model, save=asked.save_images,
         width=size[0], height=size[1],
-        init_image=(await service.upload(image, client)).id,
         mask=None if mask is None else (await service.upload(mask, client)).id,
-        strength=strength, **asked.mask_fields,
+        strength=strength, **starts, **asked.mask_fields,
         **await controls_of(service, asked.alwayson_scripts, model, client),
     )  # fmt: skip
     job = await _submitted(request, order)
@@ -127,7 +135,12 @@ async def img2img(request: Request, asked: ImageToImage) -> Response:
     answering = _Answering(request, asked, order, model, [*warnings, *job.notes])
     job = await _drawn(request, job)
     _keep_model(request, asked, order)
-    return await answering.response(job.pictures, job.sheet)
+    # What begins as one picture is drawn together; the numbers of the files go as the seeds do.
+    return await answering.response(sorted(job.pictures, key=_number) if order.init_images else job.pictures, job.sheet)
+
+
+def _number(picture: PictureView) -> int:
+    return int(PurePosixPath(picture.file).name.partition("-")[0])
 
 
 a1111_router.include_router(lists_router)  # Behind what draws, which is looked for first.
@@ -290,10 +303,11 @@ def _strength(asked: float, steps: int) -> float:
     return strength if int(steps * strength) else min(1.0, math.nextafter(strength, 1))
 
 
-def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tuple[int, int]]:
-    """Return initial picture, mask and size as A1111 makes them of a request."""
+def _prepared(asked: ImageToImage, most: int) -> tuple[list[bytes], bytes | None, tuple[int, int]]:
+    """Return initial pictures, mask and size as A1111 makes them of a request; size and mask are those of the first."""
     assert asked.init_images
-    image = flat(upright(from_base64(asked.init_images[0], "init_images"), "init_images"))
+    first, *others = asked.init_images
+    image = _initial(first)
     width, height = asked.width or image.width, asked.height or image.height
     size = max(_UNIT, round(width / _UNIT) * _UNIT), max(_UNIT, round(height / _UNIT) * _UNIT)
     mask = None
@@ -301,10 +315,21 @@ def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tupl
         mask = a1111_mask(from_base64(asked.mask, "mask"), image.size)
     if max(size) > most:
         raise refused(f"a side of more than {most} pixels")
-    if mask is None or not asked.inpaint_full_res:
-        image = resized(image, size, asked.resize_mode)
-        mask = None if mask is None else resized(mask, size, asked.resize_mode)
-    return png(image), None if mask is None else png(mask), size
+    whole = mask is not None and asked.inpaint_full_res
+
+    def made(one: Image.Image) -> bytes:
+        if whole and one.size != image.size:
+            raise refused("init_images: with inpaint_full_res the mask is of one size; give pictures of that")
+        return png(one if whole else resized(one, size, asked.resize_mode))
+
+    if mask is not None and not whole:
+        mask = resized(mask, size, asked.resize_mode)
+    images = [made(image), *(made(_initial(text)) for text in others)]
+    return images, None if mask is None else png(mask), size
+
+
+def _initial(text: str) -> Image.Image:
+    return flat(upright(from_base64(text, "init_images"), "init_images"))
 
 
 async def _second_pass(

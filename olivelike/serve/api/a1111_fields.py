@@ -157,7 +157,7 @@ TEXT_TO_IMAGE: Final[Mapping[str, Field]] = {
 IMAGE_TO_IMAGE: Final[Mapping[str, Field]] = {
     **_DRAWING,
     **_done("0 runs one step", denoising_strength=0.75),
-    **_done("one; as base64", init_images=None),
+    **_done("as base64; several are a batch of as many, `batch_size` at most", init_images=None),
     **_done("0, 1, 2; 3 is refused", resize_mode=0),
     **_done(mask=None, inpaint_full_res=True, inpaint_full_res_padding=0, inpainting_fill=0, inpainting_mask_invert=0),
     **_done(mask_blur=None, include_init_images=False),

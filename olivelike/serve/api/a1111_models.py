@@ -308,6 +308,11 @@ class ImageToImage(Drawing):
         return super().situations | here
 
     @property
+    def many(self) -> bool:
+        """Whether it is a batch of several initial pictures, each drawn once a round."""
+        return len(self.init_images or ()) > 1
+
+    @property
     def mask_fields(self) -> Json:
         """Fields of an order about the mask; softness of its edge counts in pixels."""
         blur = self.mask_blur_x if self.mask_blur is None else self.mask_blur
@@ -323,8 +328,11 @@ class ImageToImage(Drawing):
         """Return what is to be drawn, and warnings, as of any drawing."""
         if not self.init_images:
             raise RequestRefusedError(404, "not_found", "Init image not found")
-        if len(self.init_images) > 1:
-            raise refused("init_images: one picture is taken at a time")
+        if 1 < len(self.init_images) > self.batch_size:
+            raise refused(
+                f"init_images: {len(self.init_images)} pictures are a batch, and batch_size is {self.batch_size}; give "
+                "as much, or fewer pictures"
+            )
         if self.resize_mode == 3:
             raise refused("resize_mode 3: latents are not resized here; take 0, 1 or 2")
         if self.mask and self.mask_blur is None and self.mask_blur_x != self.mask_blur_y:

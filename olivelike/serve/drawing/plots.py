@@ -45,8 +45,11 @@ def cells(order: Order) -> list[Cell]:
     """
     plain = order.model_copy(update=dict.fromkeys(("x", "y", "z")))
     if order.init_images:
-        alone = plain.model_copy(update={"init_images": ()})
-        return [Cell(alone.model_copy(update={"init_image": one}), (0, 0, 0)) for one in order.init_images]
+        alone = plain.model_copy(update={"init_images": (), "different_seeds": False})
+        return [
+            Cell(alone.model_copy(update={"init_image": one, **_seeds(order, number)}), (0, 0, 0))
+            for number, one in enumerate(order.init_images)
+        ]
     if order.prompt_matrix is not None:
         return _matrix_cells(plain.model_copy(update={"prompt_matrix": None}), order.prompt_matrix)
     found = []
@@ -81,6 +84,14 @@ def heads(order: Order) -> PlotHeads:
         )
         return PlotHeads(title, across, down)
     return PlotHeads(title, _labels(order.x), _labels(order.y), _labels(order.z))
+
+
+def _seeds(order: Order, number: int) -> dict[str, int | None]:
+    """Return the seeds of an initial picture by its number, where they differ from the first one's."""
+    if order.seed is None or not order.different_seeds:
+        return {}
+    seed, varied = order.seeds_of(number * order.num_images, order.seed, order.variation_seed)
+    return {"seed": seed, "variation_seed": varied}
 
 
 def _matrix_cells(order: Order, matrix: PromptMatrix) -> list[Cell]:
