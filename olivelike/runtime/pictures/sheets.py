@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS
+from olivelike.runtime.pictures.sheet_fonts import font_for
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
 _PAPER: Final = "white"
 _INK: Final = "black"
@@ -74,7 +75,7 @@ def picture_sheet(pictures: Sequence[SheetPicture], columns: int = 4) -> Image.I
     across = min(columns, math.ceil(math.sqrt(widest)) if single or len(groups) == 1 else widest)
     column = max(_LEAST_WIDTH, *(picture.image.width for picture in pictures))
     width = across * column + (across - 1) * _GAP
-    words = _Words(column)
+    words = _Words(column, (text for one in pictures for text in (one.heading, one.caption)))
     rows = list(_rows(groups, across, single=single))
     tall = max(picture.image.height for picture in pictures)
     heights = [
@@ -120,7 +121,7 @@ def plot_sheet(cells: Mapping[tuple[int, int, int], Sequence[SheetPicture]], hea
     beside = math.ceil(math.sqrt(most))
     column = max(_LEAST_WIDTH, beside * (wide + _GAP) - _GAP)
     row = math.ceil(most / beside) * (tall + _GAP) - _GAP
-    words = _Words(max(_LEAST_WIDTH, wide))
+    words = _Words(max(_LEAST_WIDTH, wide), (heads.title, *heads.across, *heads.down, *heads.layers))
     longest = max((words.width(word) for head in heads.down for word in head.split()), default=0)
     side = min(max(column, min(longest, 2 * column)), max(words.width(head) for head in heads.down))
     beside_row = words.lines(row)
@@ -197,16 +198,14 @@ def _rows(
 class _Words:
     """Texts in lines that fit around pictures of a width."""
 
-    def __init__(self, column: int) -> None:
-        from PIL import ImageFont
-
+    def __init__(self, column: int, texts: Iterable[str]) -> None:
         points = min(20, max(11, column // 28))
-        self._font: ImageFont.FreeTypeFont | ImageFont.ImageFont = ImageFont.load_default(points)
+        self._font, self._others = font_for(texts, points)
         self._line = math.ceil(points * 1.3)
 
     def width(self, text: str) -> int:
         """Return how wide a text is on one line."""
-        return math.ceil(self._font.getlength(text))
+        return math.ceil(self._font.getlength(text.translate(self._others)))
 
     def lines(self, height: int) -> int:
         """Return how many lines a text may have beside what is so high."""
@@ -240,7 +239,7 @@ class _Words:
     def _wrapped(self, text: str, width: int, most: int) -> list[str]:
         lines: list[str] = []
         # No letter is narrower than a pixel: what is behind so many is left out in any case.
-        for word in " ".join(text.split())[: (most + 1) * (width + 1)].split():
+        for word in " ".join(text.translate(self._others).split())[: (most + 1) * (width + 1)].split():
             longer = f"{lines[-1]} {word}" if lines else word
             if lines and self._font.getlength(longer) <= width:
                 lines[-1] = longer
