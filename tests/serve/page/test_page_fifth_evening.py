@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.page.conftest import IMPORTED, Opened, holds
+from tests.serve.page.conftest import IMPORTED, Opened, holds, png
 
 pytestmark = pytest.mark.slow
 
@@ -140,3 +140,13 @@ def test_what_one_field_can_not_have_is_said_in_the_pages_language(
     told = page.locator(".problem:visible", has_text=said)
     told.wait_for()
     assert told.get_attribute("lang") is None, "it is not read out as English"
+
+
+@pytest.mark.parametrize("size", [(64, 64), (96, 48)])
+def test_a_small_picture_of_a_list_keeps_its_shape(visit: Callable[..., Opened], size: tuple[int, int]) -> None:
+    page = visit("#upscale").page
+    page.set_input_files("#upscale-file", {"name": "a.png", "mimeType": "image/png", "buffer": png("teal", size)})
+    shown = page.locator("#upscale-pictures img")
+    shown.wait_for()
+    box = shown.bounding_box()
+    assert abs(box["width"] / box["height"] / (size[0] / size[1]) - 1) < 0.03
