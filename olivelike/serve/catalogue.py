@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -156,11 +158,16 @@ class Catalogue:
 
     def loras(self) -> list[LoraView]:
         """Return the LoRAs that prompts may name."""
+        return [view for view, _ in self._loras()]
+
+    def loras_with_metadata(self) -> list[tuple[LoraView, Mapping[str, str]]]:
+        """Return the LoRAs that prompts may name, each with what its trainer wrote into it."""
+        return [(view, json.loads(zlib.decompress(packed))) for view, packed in self._loras()]
+
+    def _loras(self) -> Iterator[tuple[LoraView, bytes]]:
         files, pickled = self.lora_files(), self._settings.allow_pickle
-        return [
-            _lora(name, place, path, identity_at(path), pickled)
-            for place, (name, path) in zip(files, lora_names(files).items(), strict=True)
-        ]
+        for place, (name, path) in zip(files, lora_names(files).items(), strict=True):
+            yield _lora(name, place, path, identity_at(path), pickled)
 
     def thumbnail(self, lora: str) -> Path:
         """Return the picture beside a LoRA. Raises `SourceError` if there is none."""
@@ -259,7 +266,8 @@ def _model(name: str, opened: PipelineFolder) -> ModelView:
 
 
 @lru_cache(maxsize=4096)
-def _lora(name: str, place: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
+def _lora(name: str, place: str, path: Path, _changed: object, allow_pickle: bool) -> tuple[LoraView, bytes]:
+    """Return what is told of a LoRA, and its metadata packed: trainers count each word of each picture's text."""
     family, families, few, width, metadata, broken = None, tuple[str, ...](), None, None, dict[str, str](), True
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
@@ -271,12 +279,13 @@ def _lora(name: str, place: str, path: Path, _changed: object, allow_pickle: boo
     if few is not None:
         steps, recipe = few.steps or few.recipe.steps, few.recipe
         suited = {"steps": steps, "guidance_scale": recipe.guidance, "scheduler": recipe.scheduler}
-    return LoraView(
+    view = LoraView(
         name=name, alias=metadata.get("ss_output_name") or path.stem, path=place + path.suffix, family=family,
-        metadata=metadata, families=families, few_steps=suited, text_width=width, broken=broken,
+        families=families, few_steps=suited, text_width=width, broken=broken,
         card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
     )  # fmt: skip
+    return view, zlib.compress(json.dumps(metadata).encode(), 1)
 
 
 def _thumbnail(lora: Path) -> Path | None:

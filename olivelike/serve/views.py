@@ -175,7 +175,6 @@ class LoraView(_View):
     """Below its folder."""
     family: str | None
     """Family of the networks that it fits, such as `sd1`; `None` if it can't be read."""
-    metadata: dict[str, str]
     card: LoraCard
     families: tuple[str, ...] = ()
     """Families whose denoisers its layers may be of, by their names; none if it has no such layers."""

@@ -4,7 +4,11 @@ import json
 
 import pytest
 
+from olivelike.serve import ServeSettings
 from olivelike.serve.lora_cards import LoraCard, card_of
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
+from tests.serve.conftest import running
 
 KOHYA = {
     "ss_output_name": "ink", "ss_base_model_version": "sdxl_base_v1-0",
@@ -46,3 +50,20 @@ def test_what_a1111_keeps_beside_a_file_goes_before_its_metadata(tmp_path):
 def test_a_card_of_damaged_notes_is_empty(tmp_path, beside, tags):
     (tmp_path / "ink.json").write_bytes(beside)
     assert card_of(tmp_path / "ink.safetensors", {"ss_tag_frequency": tags, "modelspec.title": "None"}) == LoraCard()
+
+
+def test_the_page_is_sent_cards_and_a1111s_clients_all_that_a_trainer_wrote(little, tmp_path):
+    told = {
+        "modelspec.title": "Ink é",
+        "ss_tag_frequency": json.dumps({"5_ink": {f"word {n}": n for n in range(9000)}}),
+    }
+    make_lora(tmp_path / "ink.safetensors", "kohya", base=little_checkpoint(), metadata=told)
+    settings = ServeSettings(folders=(little,), gallery=tmp_path / "gallery", lora_dirs=(tmp_path,))
+    with running(settings) as server, server.client() as client:
+        (listed,), (theirs,) = client.get("/api/loras").json(), client.get("/sdapi/v1/loras").json()
+        length = len(client.get("/api/loras").content)
+    assert listed["card"]["title"] == "Ink é"
+    assert "metadata" not in listed
+    assert length < 3000
+    assert theirs["name"] == "ink"
+    assert told.items() <= theirs["metadata"].items()

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
 from olivelike._untrusted import Json
 from olivelike.errors import OlivelikeError
@@ -124,10 +125,16 @@ async def latent_upscale_modes() -> list[dict[str, str]]:
 
 
 @lists_router.get("/loras")
-async def loras(request: Request) -> list[Json]:
+async def loras(request: Request) -> Response:
     """List the LoRAs that prompts may name."""
-    found = service_of(request).loras()
-    return [{"name": one.name, "alias": one.alias, "path": one.path, "metadata": one.metadata} for one in found]
+    catalogue = service_of(request).catalogue
+
+    def answer() -> Response:
+        found = catalogue.loras_with_metadata()
+        shown = [{"name": one.name, "alias": one.alias, "path": one.path, "metadata": told} for one, told in found]
+        return JSONResponse(shown)
+
+    return await asyncio.to_thread(answer)  # Of hundreds there are megabytes.
 
 
 @lists_router.get("/embeddings")
