@@ -24,6 +24,7 @@ from h11 import LocalProtocolError
 from starlette.requests import ClientDisconnect
 
 from olivelike.serve.api.refusals import RequestRefusedError
+from olivelike.serve.turns import CLIENT
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -146,6 +147,7 @@ class Guards:
                 return
             visitor = self._visitor(scope, headers)
             scope.setdefault("state", {}).update(visitor=visitor, client=visitor.client)
+            CLIENT.set(visitor.client)
             body = _Body(receive, self._rules.body_limit)
             answer.body = body
             await self._app(scope, body.receive, answer.send)

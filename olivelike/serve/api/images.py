@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import anyio
 import anyio.to_thread
 import pybase64
 from fastapi import Response
@@ -22,6 +21,7 @@ from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, decode_image
 from olivelike.runtime.pictures.picture_record import PNG_STRATEGY
 from olivelike.runtime.pipeline.request import RESAMPLED
 from olivelike.serve.api.refusals import RequestRefusedError
+from olivelike.serve.turns import Turns
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,13 +37,14 @@ _TURN: Final = 5
 """Pieces that are sent to a client that takes them before others have their turn; noise of 512x512 pixels has five."""
 _PLACE: Final = secrets.token_hex()
 """Stands for a picture in the text of an answer; nobody else can know it, and write it."""
-_IN_TURN: Final = anyio.CapacityLimiter(1)
+_TURNS: Final = Turns()
 
 
 async def in_turn(work: Callable[[], T]) -> T:
     """Run what takes much memory in a thread, one at a time. Raises `UsageError` for a picture that can't be read."""
     try:
-        return await anyio.to_thread.run_sync(work, limiter=_IN_TURN)
+        async with _TURNS.turn():
+            return await anyio.to_thread.run_sync(work)
     except SourceError as error:
         raise UsageError(str(error)) from None
     except MemoryError:

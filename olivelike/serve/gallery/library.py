@@ -32,6 +32,7 @@ from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.orders import no_upload
+from olivelike.serve.turns import Turns
 from olivelike.serve.views import DeletedView, PictureView, UploadView, iso, record_of
 
 _THUMB: Final = 320
@@ -55,7 +56,7 @@ class Library:
         self._metadata = metadata
         self._signer = signer
         """Signs what jobs here have drawn, and nothing that clients have sent."""
-        self._decoding = asyncio.Semaphore(1)
+        self._decoding = Turns()
         """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
         self._refreshing = asyncio.Lock()
         self._refreshed = 0.0, (0, 0)
@@ -101,7 +102,7 @@ class Library:
     async def sheet(self, pictures: Sequence[str]) -> bytes:
         """Return a PNG of pictures side by side, with their prompts and seeds. Raises as `archive`."""
         rows = self._chosen(pictures)
-        async with self._decoding:
+        async with self._decoding.turn():
             return await asyncio.to_thread(self._make_sheet, rows)
 
     def _chosen(self, pictures: Sequence[str]) -> list[PictureRow]:
@@ -139,7 +140,7 @@ class Library:
         row = self.find(picture)
         path = self._gallery.thumb(row.id)
         if not path.is_file():
-            async with self._decoding:
+            async with self._decoding.turn():
                 await asyncio.to_thread(self._make_thumb, row, path)
         return path
 
@@ -260,7 +261,7 @@ class Library:
 
     async def keep(self, data: bytes, record: PictureRecord, maker: str) -> PictureRow:
         """Put a picture that a client made without a job there. Raises `StoreError` if it can't be written."""
-        async with self._decoding:
+        async with self._decoding.turn():
             file, size = await asyncio.to_thread(self._with_record, data, record)
         folder, number = self._gallery.reserve(passing=False)
         # That of a picture that was sent may be none that the index has.

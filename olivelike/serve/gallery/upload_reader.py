@@ -19,6 +19,7 @@ from olivelike._json_child import JsonChild, how_it_ended, serve
 from olivelike._untrusted import JsonView, read_bytes
 from olivelike.errors import OlivelikeError, SessionError, StoreError, UsageError, error_of
 from olivelike.serve.gallery.uploads import add_upload
+from olivelike.serve.turns import Turns
 from olivelike.serve.views import UploadView
 
 _SECONDS: Final = 20.0
@@ -37,11 +38,11 @@ class UploadReader:
         self._folder, self._log = folder, log
         self._child: JsonChild | None = None
         self._answers: asyncio.Queue[JsonView] = asyncio.Queue()
-        self._turn = asyncio.Semaphore(1)
+        self._turns = Turns()
 
     async def add(self, data: bytes) -> UploadView:
         """Keep a picture as `add_upload` does. Raises `UsageError` too if reading it takes too long, or much memory."""
-        async with self._turn:
+        async with self._turns.turn():
             sent = self._folder / f".{secrets.token_hex(8)}.tmp"
             try:
                 await asyncio.to_thread(write_whole, sent, data, durable=False)
