@@ -295,11 +295,7 @@ class LiveLoras:
         from olivelike.engine.plan.adapters import fetch
         from olivelike.workflow.places import weighted_file
 
-        file, _, weight = text.rpartition(":")
         ref, number = weighted_file(text, Path.cwd())
-        absent = ref.path is not None and not ref.path.exists()
-        if absent and file and Path(file).expanduser().is_file():
-            raise UsageError(f"--lora {text}: {weight or 'nothing'} is no weight; write a number such as 0.8")
         path, _ = fetch(ref)
         return self._open(path, number, number)
 

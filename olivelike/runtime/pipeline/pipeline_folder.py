@@ -571,5 +571,6 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     record = OutputRecord.read(folder)
     if record is None or record.workflow != folder.resolve().name:
         return by_workflow
-    converted = f"olivelike convert {quoted(record.source.name)} -t {target} -o {quoted(f'{folder}_{target}')}"
+    source = record.source.found_from(folder) or record.source.name
+    converted = f"olivelike convert {quoted(source)} -t {target} -o {quoted(f'{folder}_{target}')}"
     return f"{converted}, or if a workflow file made it: {by_workflow}"

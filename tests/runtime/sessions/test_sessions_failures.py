@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_network
 
+from olivelike._text import quoted
 from olivelike.errors import SessionError
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.output import ComponentRecord, StepRecord
@@ -161,6 +163,17 @@ def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tm
     assert f"the folder was optimised for cuda, and on {provider} nothing runs operators of it (unet: com.m" in message
     assert f"--set target={provider}" in message
     assert "--provider cuda" in message
+
+
+@tables
+def test_the_remedy_names_a_source_that_lies_near_by_its_path(tmp_path):
+    folder, source = tmp_path / "models" / "painter", tmp_path / "checkpoints" / "painter"
+    source.mkdir(parents=True)
+    models = {"unet": write_network(folder / "unet", CONTRIB)}
+    origin = Origin("folder", "painter", near="../../checkpoints/painter")
+    write_output_record(folder, workflow="painter", source=origin)
+    with pytest.raises(SessionError, match=re.escape(f"(olivelike convert {quoted(source)} -t cpu -o ")):
+        check_folder_target("cuda", settings("cpu"), models)
 
 
 @tables
