@@ -63,7 +63,8 @@ class FolderFiles:
         """Take a user's own folder. Raises `SourceError` if it does not exist."""
         fetch = f"`hf download REPO --local-dir {quoted(root)}`"
         if not root.is_dir():
-            otherwise = f"check its name, or download the pipeline into it with {fetch}"
+            into = "" if root.name.endswith(WEIGHT_SUFFIXES) else f", or download the pipeline into it with {fetch}"
+            otherwise = f"check its name{into}"
             raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
         remedy = f"download it again, for instance with {fetch}"
         return cls(root, str(root), remedy, Origin.local("folder", root))

@@ -243,3 +243,10 @@ def test_a_config_of_absurd_size_is_refused_at_once(saved_copy: Path) -> None:
     edit(saved_copy / "unet/config.json", layers_per_block=10**9)
     with pytest.raises(SourceError, match="`layers_per_block: 1000000000`, where whole numbers from 0 to 100"):
         opened(saved_copy, "unet")
+
+
+def test_an_absent_weight_file_is_no_folder_to_download_into(tmp_path):
+    with pytest.raises(SourceError, match=r"painter\.safetensors: no such folder or file; check its name$"):
+        opened(tmp_path / "painter.safetensors")
+    with pytest.raises(SourceError, match=r"painter: no such folder or file; check its name, or download the pipeline"):
+        opened(tmp_path / "painter")

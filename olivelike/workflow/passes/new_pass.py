@@ -133,6 +133,8 @@ def new_pass(name: str, folder: str | Path, writes: Facet = "graph") -> tuple[Pa
     from olivelike.workflow.passes.registry import Registry
 
     folder = Path(folder)
+    if name.startswith("test_"):
+        raise UsageError(f"{name!r} can't be the name of a pass: in a folder of plugins its file would be a test's")
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or is_device(name):
         raise UsageError(
             f"{name!r} can't be the name of a pass; use lower-case words joined by `_`, each beginning "

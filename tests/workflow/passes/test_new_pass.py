@@ -24,7 +24,9 @@ def test_a_folder_with_the_pass_and_its_test_is_a_plugin(tmp_path):
     assert "prune_heads" in Registry.load([str(tmp_path)]).names()
 
 
-@pytest.mark.parametrize("name", ["Prune", "prune-heads", "2d", "prune_2d", "class", "", "a__b", "../x", "con", "lpt1"])
+@pytest.mark.parametrize(
+    "name", ["Prune", "prune-heads", "2d", "prune_2d", "class", "", "a__b", "../x", "con", "lpt1", "test_x"]
+)
 def test_a_name_that_no_pass_can_have_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match="can't be the name of a pass"):
         new_pass(name, tmp_path)
