@@ -75,6 +75,7 @@ class Service:
         self.upscales = Upscales()
         self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed, self.upscales)
         self.painter = self.dispatcher.planner
+        self._listing = asyncio.Lock()
         self.runs: Runs | None = None
         """Workflows and conversions, where the operator allows them."""
 
@@ -286,9 +287,15 @@ class Service:
         loaded = self.catalogue.names_of(self.dispatcher.open_folders)
         return await asyncio.to_thread(self.catalogue.models, loaded)
 
-    def loras(self) -> list[LoraView]:
-        """Return the LoRAs that prompts may name; the first time, their headers are read."""
-        return self.catalogue.loras()
+    async def loras(self) -> list[LoraView]:
+        """Return the LoRAs that prompts may name; the first time, their headers are read, once for all who ask."""
+        async with self._listing:
+            return await asyncio.to_thread(self.catalogue.loras)
+
+    async def loras_with_metadata(self) -> list[tuple[LoraView, Mapping[str, str]]]:
+        """Return what `loras` does, each with what its trainer wrote into it."""
+        async with self._listing:
+            return await asyncio.to_thread(self.catalogue.loras_with_metadata)
 
     def embeddings(self, model: str | None) -> list[Embedding]:
         """Return the textual inversions that a folder knows."""

@@ -8,6 +8,7 @@ import { pick } from "./picker.js";
 import { ask } from "./server.js";
 
 let known = [];
+let isRead = false;
 let chosen = [];
 
 /** A LoRA by its name, with or without its folder. */
@@ -15,8 +16,8 @@ const found = (name) => known.find((one) => one.name === name) ?? known.find((on
 
 export const loraNames = () => known.map((one) => one.name);
 
-/** Whether prompts may name a LoRA so. */
-export const isKnownLora = (name) => Boolean(found(name));
+/** Whether prompts may name a LoRA so; of a list that is still read nobody knows. */
+export const isKnownLora = (name) => !isRead || Boolean(found(name));
 
 /** Whether a LoRA is for another kind of model than the one that is chosen. */
 export const isMisfit = (name) => isForAnother(found(name) ?? {});
@@ -30,7 +31,14 @@ export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weigh
 
 export async function readLoras() {
   known = (await ask("/api/loras")).sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
+  isRead = true;
   $("lora-none").hidden = known.length > 0;
+}
+
+/** Show what a list that came late says of LoRAs that are named by now. */
+export function showLoras() {
+  show();
+  tellInput($("form"));
 }
 
 export function setLoras(loras) {

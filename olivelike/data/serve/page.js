@@ -14,7 +14,7 @@ import { startIncoming } from "./incoming.js";
 import { hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
-import { chosenLoras, fewStepsOf, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
+import { chosenLoras, fewStepsOf, loraNames, readLoras, setLoras, showLoras, startLoras } from "./loras.js";
 import { examples, model, modelNames, readModels, setModel, startModels, titleOf, usualSize } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
@@ -272,6 +272,8 @@ async function readAll(kept) {
   }
 }
 
+const LIST_WAIT = 500;
+
 async function readInTurn(kept) {
   const server = await ask("/api/server");
   features = server.features;
@@ -279,10 +281,13 @@ async function readInTurn(kept) {
   showServer(server);
   $("workflows-link").hidden = !features.runs;
   route();
-  await readLoras().catch(() => {});
+  // A server reads a thousand of them for the first time in a minute; else they are there at once.
+  const loras = readLoras().then(() => false, () => false);
+  const isLate = await Promise.race([loras, new Promise((go) => setTimeout(go, LIST_WAIT, true))]);
   await readUpscalers(server.limits.max_enlarged).catch(() => {});
   tellFilled();
   await readModels(kept ?? model() ?? server.current);
+  if (isLate) loras.then(showLoras);
 }
 
 let leave = null;

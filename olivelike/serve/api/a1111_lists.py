@@ -127,14 +127,9 @@ async def latent_upscale_modes() -> list[dict[str, str]]:
 @lists_router.get("/loras")
 async def loras(request: Request) -> Response:
     """List the LoRAs that prompts may name."""
-    catalogue = service_of(request).catalogue
-
-    def answer() -> Response:
-        found = catalogue.loras_with_metadata()
-        shown = [{"name": one.name, "alias": one.alias, "path": one.path, "metadata": told} for one, told in found]
-        return JSONResponse(shown)
-
-    return await asyncio.to_thread(answer)  # Of hundreds there are megabytes.
+    found = await service_of(request).loras_with_metadata()
+    shown = [{"name": one.name, "alias": one.alias, "path": one.path, "metadata": told} for one, told in found]
+    return await asyncio.to_thread(JSONResponse, shown)  # Of hundreds there are megabytes.
 
 
 @lists_router.get("/embeddings")

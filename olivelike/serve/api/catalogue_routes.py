@@ -55,7 +55,7 @@ async def unload(service: TheService) -> Response:
 @router.get("/api/loras")
 async def loras(service: TheService) -> Response:
     """Return the LoRAs that prompts may name."""
-    found = await asyncio.to_thread(service.loras)
+    found = await service.loras()
     return JSONResponse([one.model_dump(mode="json") for one in found])
 
 

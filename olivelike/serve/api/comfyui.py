@@ -83,7 +83,7 @@ Asked = Annotated[Json, Depends(_asked)]
 
 
 async def _listed(service: Service) -> Listed:
-    loras = await asyncio.to_thread(service.loras)
+    loras = await service.loras()
     return {
         "models": list(service.catalogue.folders()), "loras": [one.name for one in loras],
         "upscalers": list(service.catalogue.upscalers()), "samplers": list(SAMPLER_NAMES),

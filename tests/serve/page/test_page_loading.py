@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.serve.page.conftest import Opened
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +48,25 @@ def test_lists_are_asked_for_together(visit: Callable[..., Opened]) -> None:
     began = page.evaluate(ASKED)
     lists = [began[f"/api/{name}"] for name in ("loras", "upscalers", "models")]
     assert max(lists) - began["/api/server"] < 300, "none waits for the answer before it"
+
+
+def test_a_list_of_loras_that_takes_long_is_waited_for_by_nobody(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    held: list[Route] = []
+    is_held = True
+
+    def hold(route: Route) -> None:
+        held.append(route) if is_held else route.continue_()
+
+    page.route("**/api/loras", hold)
+    page.reload()
+    page.locator("html[data-ready]").wait_for(state="attached")
+    page.fill("#prompt", "a cat <lora:nobody:1>")
+    unknown = page.get_by_text("There is no LoRA “nobody” here.")
+    page.locator("#prompt-count:has-text('tokens')").wait_for()
+    page.wait_for_timeout(600)
+    assert unknown.count() == 0, "nobody knows yet"
+    is_held = False
+    for route in held:
+        route.continue_()
+    unknown.wait_for()
