@@ -94,11 +94,14 @@ class Catalogue:
     def model(self, name: str) -> ModelView | None:
         """Return a folder by what it is called: its name, or else its title or hash; `loaded` is left out.
 
-        All folders are looked at only where none has the name.
+        All folders are looked at only where none has the name, or the name of a title.
         """
         folders = self.folders()
         if name in folders:
             return self._view(name, folders[name])
+        of_title, bracket, _ = name.rpartition(" [")
+        if bracket and of_title in folders and (view := self._view(of_title, folders[of_title])).title == name:
+            return view
         views = (self._view(one, folder) for one, folder in folders.items())
         return next((view for view in views if name in (view.title, view.hash, view.sha256)), None)
 

@@ -88,6 +88,8 @@ def test_a_model_that_is_called_by_its_name_is_the_only_one_that_is_looked_at(li
     monkeypatch.setattr(catalogue_module, "_model", lambda name, folder: looked_at.append(name) or look(name, folder))
     found = catalogue.model("oil")
     assert (found.name, looked_at) == ("oil", ["oil"])
+    assert catalogue.model(found.title) == found
+    assert looked_at == ["oil"]
     assert catalogue.model(found.sha256).name == "ink"  # Both are copies of one.
     assert catalogue.model("water") is None
 
