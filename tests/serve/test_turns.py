@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import socket
+import threading
 
+import httpx
 import pytest
+from PIL import Image
 
+from olivelike.serve.api import comfyui_state
 from olivelike.serve.api.guards import GuardRules, Guards
 from olivelike.serve.api.images import in_turn
 from olivelike.serve.turns import CLIENT, Turns
+from tests.fixtures.wait_until import wait_until
 
 
 def test_who_asks_for_much_has_one_place_in_the_queue():
@@ -64,3 +70,31 @@ def test_a_turn_is_that_of_the_key_of_a_request(key, client):
     }
     contextvars.copy_context().run(asyncio.run, layer(scope, None, None))
     assert seen == [client]
+
+
+def test_nothing_is_made_for_who_has_left_before_its_turn(server, client, monkeypatch):
+    picture = server.draw()["pictures"][0]["id"]
+    made, waiting, begun, free = [], [], threading.Event(), threading.Event()
+
+    async def wait_in_turn(work, request):
+        waiting.append(request)
+        return await in_turn(work, request)
+
+    def hold() -> None:
+        begun.set()
+        free.wait(60)
+
+    monkeypatch.setattr(comfyui_state, "in_turn", wait_in_turn)
+    monkeypatch.setattr(comfyui_state, "upright", lambda *_: made.append(1) or Image.new("RGB", (8, 8)))
+    holding = asyncio.run_coroutine_threadsafe(in_turn(hold), server.loop)
+    assert begun.wait(60)
+    address = httpx.URL(server.url)
+    asked = f"GET /view?filename={picture}_16x16.png HTTP/1.1\r\nHost: {address.host}\r\n\r\n".encode()
+    for number in range(3):
+        with socket.create_connection((address.host, address.port)) as connection:
+            connection.sendall(asked)
+            wait_until(lambda many=number: len(waiting) > many)
+    free.set()
+    holding.result(60)
+    assert client.get(f"/view?filename={picture}_16x16.png").status_code == 200
+    assert made == [1], "it waited behind those"

@@ -115,7 +115,7 @@ async def img2img(request: Request, asked: ImageToImage) -> Response:
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
     service.check_limits(_order(request, asked, model, strength=strength))
-    images, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
+    images, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side), request)
     client = client_of(request)
     sent = [(await service.upload(image, client)).id for image in images]
     starts: Json = {"init_image": sent[0]}

@@ -338,7 +338,7 @@ async def _picture(request: Request, name: str) -> Response:
         size = int(match[2]), int(match[3])
         require_side(size, service.settings.most_enlarged)
         saved = saved.with_stem(f"{saved.stem}_{match[2]}x{match[3]}")
-    return _file(await picture_file(service, match[1], size), saved.name)
+    return _file(await picture_file(service, match[1], size, request), saved.name)
 
 
 @_ROOT.post("/upload/image")
@@ -485,7 +485,7 @@ async def _sent(request: Request, drawing: Drawing) -> tuple[str | None, str | N
             image.paste(_GREY, mask=mask.point(_ROUNDED))
         return png(image), png(_grown(mask, asked.grown))
 
-    (image, mask), client = await in_turn(made), client_of(request)
+    (image, mask), client = await in_turn(made, request), client_of(request)
     return (await service.upload(image, client)).id, None if mask is None else (await service.upload(mask, client)).id
 
 

@@ -26,6 +26,7 @@ from olivelike.serve.api.images import in_turn, require_side, upright
 from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from starlette.websockets import WebSocket
 
     from olivelike.serve.api.comfyui_graph import Drawing
@@ -271,8 +272,13 @@ def name_of(drawing: Drawing, picture: PictureView) -> str:
     return picture.id if size is None else f"{picture.id}_{size[0]}x{size[1]}"
 
 
-async def picture_file(service: Service, picture: str, size: tuple[int, int] | None) -> bytes:
-    """Return a picture of the gallery as PNG. Raises `SourceError` if it is gone, and as `require_side` for a size."""
+async def picture_file(
+    service: Service, picture: str, size: tuple[int, int] | None, request: Request | None = None
+) -> bytes:
+    """Return a picture of the gallery as PNG.
+
+    Raises `SourceError` if it is gone, and for a size as `require_side` and `in_turn`.
+    """
     if size is not None:
         require_side(size, service.settings.most_enlarged)
     data = await service.picture_bytes(picture)
@@ -282,7 +288,7 @@ async def picture_file(service: Service, picture: str, size: tuple[int, int] | N
 
     from olivelike.serve.api.images import png
 
-    return await in_turn(lambda: png(upright(data, "picture").resize(size, Image.Resampling.LANCZOS)))
+    return await in_turn(lambda: png(upright(data, "picture").resize(size, Image.Resampling.LANCZOS)), request)
 
 
 def _as_jpeg(preview: str) -> bytes:

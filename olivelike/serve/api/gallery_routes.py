@@ -247,9 +247,9 @@ async def made_of_upload(
     await require_uploads(request, [upload])
     data = await service.library.upload_bytes(upload)
     if preprocessor == _MASK:
-        return await in_turn(lambda: png(a1111_mask(data)))
+        return await in_turn(lambda: png(a1111_mask(data)), request)
     asked = threshold_a, threshold_b
-    return await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)))
+    return await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)), request)
 
 
 Made = Annotated[bytes, Depends(made_of_upload)]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio.to_thread
 import pybase64
-from fastapi import Response
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from olivelike._untrusted import JsonView
 from olivelike.errors import SourceError, UsageError
@@ -40,15 +41,27 @@ _PLACE: Final = secrets.token_hex()
 _TURNS: Final = Turns()
 
 
-async def in_turn(work: Callable[[], T]) -> T:
-    """Run what takes much memory in a thread, one at a time. Raises `UsageError` for a picture that can't be read."""
+async def in_turn(work: Callable[[], T], request: Request | None = None) -> T:
+    """Run what takes much memory in a thread, one at a time.
+
+    Raises `UsageError` for a picture that can't be read, and `ClientDisconnect` if the client of a request has left
+    before its turn.
+    """
     try:
         async with _TURNS.turn():
+            if request is not None and await has_left(request):
+                raise ClientDisconnect
             return await anyio.to_thread.run_sync(work)
     except SourceError as error:
         raise UsageError(str(error)) from None
     except MemoryError:
         raise RequestRefusedError(503, "memory", "there is too little memory for a picture as large as this") from None
+
+
+async def has_left(request: Request) -> bool:
+    """Tell whether the client of a request has left."""
+    await request.body()  # That it has left comes behind it.
+    return await request.is_disconnected()
 
 
 def from_base64(text: str, name: str) -> bytes:
