@@ -85,12 +85,18 @@ def test_a_model_that_is_called_by_its_name_is_the_only_one_that_is_looked_at(li
         shutil.copytree(little, tmp_path / name)
     catalogue, looked_at = Catalogue(ServeSettings(folders=(), models_dirs=(tmp_path,))), []
     look = catalogue_module._model
-    monkeypatch.setattr(catalogue_module, "_model", lambda name, folder: looked_at.append(name) or look(name, folder))
+
+    def with_hash(name, folder):
+        looked_at.append(name)
+        hashed = {"title": f"{name} [abc]", "hash": "abc", "sha256": "abcdef"}  # Both are copies of one.
+        return look(name, folder).model_copy(update=hashed)
+
+    monkeypatch.setattr(catalogue_module, "_model", with_hash)
     found = catalogue.model("oil")
+    assert catalogue.model("oil [abc]") == found
     assert (found.name, looked_at) == ("oil", ["oil"])
-    assert catalogue.model(found.title) == found
-    assert looked_at == ["oil"]
-    assert catalogue.model(found.sha256).name == "ink"  # Both are copies of one.
+    assert catalogue.model("abcdef").name == "ink"
+    assert catalogue.model("oil [abd]") is None
     assert catalogue.model("water") is None
 
 
