@@ -304,7 +304,7 @@ def test_a_sampler_gives_the_picture_of_generate(
     schedule: str,
 ) -> None:  # fmt: skip
     page = visit(browser, serve(demo_page))
-    assert page.page.input_value("#sampler") == ""
+    assert page.page.input_value("#scheduler") == ""
     page.choose(sampler, schedule)
     name = sampler if schedule == "Uniform" else f"{sampler} {schedule}"
     assert page.paint(steps=7).startswith("Painted"), page.problem
