@@ -31,6 +31,7 @@ def test_a_config_that_does_not_match_its_weights_is_named(project: Project) -> 
     path.write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(SourceError, match="does not match the weights") as caught:
         project.run()
+    assert f"{path.with_name('model.safetensors')}: text_encoder: config.json" in str(caught.value)
     assert "mlp.fc1.weight" in str(caught.value)
     assert caught.value.exit_code == 3
     assert project.files() == before

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._extras import needed
 from olivelike.engine.kinds.kind import Kind, Task
+from olivelike.errors import SourceError
 from olivelike.graphs.shelf import Answer
 
 if TYPE_CHECKING:
@@ -29,14 +30,19 @@ class LoadTask(Task):
     config: Config
     shapes: Mapping[str, list[int]]
     original: str | None
+    file: str
+    """The first weight file, for messages."""
 
     def run(self, bench: Workbench) -> Done:
-        """Make `architecture` and `adaptation`."""
+        """Make `architecture` and `adaptation`. Raises `SourceError` naming the file if it does not fit its config."""
         from olivelike.sources.names.adapt import adapt
 
         shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
         component = self.place.component
-        found = adapt(component, self.library, self.class_name, self.config, shapes, self.original)
+        try:
+            found = adapt(component, self.library, self.class_name, self.config, shapes, self.original)
+        except SourceError as error:
+            raise SourceError(f"{self.file}: {error}") from error
         return bench.keep(_made(found), load_facts(found))
 
 
@@ -83,6 +89,7 @@ class LoadNode(Kind):
             adopt: Callable[..., Task] = needed(*_ADOPT)
             return adopt(place, str(checkpoint.graph))
         shapes = {name: list(shape) for name, shape in checkpoint.shapes.items()}
+        file = min(map(str, (path for _, path in checkpoint.tensors.values())), default="")
         return LoadTask(
-            place, checkpoint.library, checkpoint.class_name, dict(checkpoint.config), shapes, checkpoint.original
+            place, checkpoint.library, checkpoint.class_name, dict(checkpoint.config), shapes, checkpoint.original, file
         )
