@@ -227,6 +227,9 @@ class JobDrawing:
         """Folder and LoRAs that were told of last, and the provider."""
         self._batches = self._batch = self._steps = self._steps_done = self._pictures = 0
         self._began: float | None = None
+        self._reached = self._undrawn = 0.0
+        """Steps up to the last one that ran, and those of them that took no time: of batches that were there, or that a
+        skip ended."""
         self._prompts: tuple[str, ...] = ()
 
     def stop(self, *, skip: bool) -> None:
@@ -268,7 +271,8 @@ class JobDrawing:
         size, total = job.request.batch_size, len(job.numbers)
         missing = next((place for place, number in enumerate(job.numbers) if number not in self._there), total)
         place = total if missing == total else missing - missing % size
-        self._pass(job, place // size if place < total else job.batches)
+        self._pass(job, there := place // size if place < total else job.batches)
+        self._undrawn += there * job.steps
         if place == total:
             return []
         if self._stopped.is_set() and not self._skips:
@@ -278,6 +282,7 @@ class JobDrawing:
         self._began = self._began or time.monotonic()
         flagged: list[int] = []
         while place < total:
+            self._reached = self._steps_done
             request, on_step = job.request.without(place), partial(self._on_step, job, place)
             try:
                 for batch in pipeline.batches(request, on_step=on_step, cancel=self._stopped):
@@ -302,6 +307,7 @@ class JobDrawing:
                     self._stopped.clear()
                 place += size
                 self._pass(job, 1)
+                self._undrawn += self._steps_done - self._reached
         return flagged
 
     def _open(self, job: Job) -> Pipeline:
@@ -325,14 +331,14 @@ class JobDrawing:
 
     def _on_step(self, job: Job, place: int, step: Step) -> None:
         assert self._began is not None
-        done = self._steps_done + job.steps * step.number / step.total
+        done = self._reached = self._steps_done + job.steps * step.number / step.total
         if step.number == 1:
             self._prompts = job.prompts(place // job.request.batch_size + step.batch)
         self._host.tell(
             StepDone(
                 step=step.number, steps=step.total, batch=self._batch + 1, batches=self._batches, attempt=step.attempt,
                 timestep=step.timestep, done=round(done), steps_total=self._steps,
-                eta=round((time.monotonic() - self._began) / done * (self._steps - done), 2),
+                eta=round((time.monotonic() - self._began) / (done - self._undrawn) * (self._steps - done), 2),
                 prompts=self._prompts, size=job.request.size, images=step.preview.show,
             )
         )  # fmt: skip

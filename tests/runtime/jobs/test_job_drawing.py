@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from olivelike.errors import Interrupted
-from olivelike.runtime.jobs.job_drawing import BatchDone, JobDrawing, Opened, Opening
+from olivelike.runtime.jobs import job_drawing
+from olivelike.runtime.jobs.job_drawing import BatchDone, JobDrawing, Opened, Opening, StepDone
 from olivelike.runtime.jobs.job_plan import Job
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pipeline.request import Batch, Picture, ResolvedRequest
@@ -85,6 +86,31 @@ def test_a_skip_ends_its_batch_alone_also_between_two_jobs():
     host.keep = keep_and_skip
     drawing.draw([job("abc", 0), job("de", 3)])
     assert (host.drawn, host.kept) == (["a", "c", "e"], [0, 2, 4])
+
+
+def test_the_time_that_is_left_is_that_of_steps_that_ran(monkeypatch):
+    clock, host = [100.0], Host()
+    monkeypatch.setattr(job_drawing.time, "monotonic", lambda: clock[0])
+    drawing, plain = JobDrawing(host, safety=False, there=[0, 1]), host.batches
+
+    def batches(request: ResolvedRequest, *, on_step: Any, cancel: Any) -> Any:
+        for place, batch in enumerate(plain(request, on_step=on_step, cancel=cancel)):
+            for number in (1, 2):
+                clock[0] += 10.0
+                if cancel.is_set():
+                    raise Interrupted("skipped")
+                preview = SimpleNamespace(show=None)
+                on_step(SimpleNamespace(number=number, total=2, attempt=1, timestep=0, batch=place, preview=preview))
+                if batch.pictures[0].prompt == "d" and number == 1:
+                    drawing.stop(skip=True)
+            yield batch
+
+    host.batches = batches
+    drawing.draw([job("abcdef", 0)])
+    steps = [event for event in host.events if isinstance(event, StepDone)]
+    assert [one.done for one in steps] == [5, 6, 7, 9, 10, 11, 12]
+    # The second step of d had begun as it was skipped, and its time is one of those that ran.
+    assert [one.eta for one in steps] == [70.0, 60.0, 50.0, 37.5, 24.0, 11.67, 0.0]
 
 
 def test_a_stop_ends_what_is_drawn():
