@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS
-from olivelike.runtime.pictures.sheet_fonts import font_for
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -199,6 +198,8 @@ class _Words:
     """Texts in lines that fit around pictures of a width."""
 
     def __init__(self, column: int, texts: Iterable[str]) -> None:
+        from olivelike.runtime.pictures.sheet_fonts import font_for
+
         points = min(20, max(11, column // 28))
         self._font, self._others = font_for(texts, points)
         self._line = math.ceil(points * 1.3)
