@@ -272,6 +272,7 @@ async function readAll(kept) {
   }
 }
 
+/** Milliseconds that the page waits for a list which may come later. */
 const LIST_WAIT = 500;
 
 async function readInTurn(kept) {

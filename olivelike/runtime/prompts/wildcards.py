@@ -58,7 +58,7 @@ class Wildcards:
                 raise SourceError(f"--wildcard-dir {folder}: no such folder")
             for path, inside in files_below(folder, (_SUFFIX,)):
                 # A link in a pack of a stranger could name any file, whose lines would stand in pictures.
-                if path.endswith(_SUFFIX) and not os.path.islink(path):  # noqa: PTH114  (there may be thousands)
+                if os.path.normcase(path).endswith(_SUFFIX) and not os.path.islink(path):  # noqa: PTH114  (there may be thousands)
                     found.setdefault(inside, path)
         return found
 

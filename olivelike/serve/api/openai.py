@@ -6,7 +6,6 @@ named as vLLM's are: `seed`, `num_inference_steps`, `guidance_scale`, `negative_
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
@@ -191,12 +190,8 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
         told = _events(service, name, events, wanted, kind, size)
         return StreamingResponse(told, media_type="text/event-stream")
     begun = await service.submit(order, client_of(request))
-    counting = asyncio.ensure_future(_usage(service, order))
-    try:
-        job = await drawn(request, begun.id)
-        usage = await counting
-    finally:
-        counting.cancel()
+    usage = await _usage(service, order)  # While it is drawn.
+    job = await drawn(request, begun.id)
     pictures = _safe(job)
     data = []
     for picture in pictures:
